@@ -18,7 +18,7 @@ from h2o_runtime.caches import Contiguous, Paged
 from h2o_runtime.caches.paged import PagedStore, PagePool, PageTable
 from h2o_runtime.caches.stored import CacheDtype
 from h2o_runtime.policies.decode.quest import Quest
-from h2o_runtime.policies.prefill import ColumnSum, PrefillPolicy, Query
+from h2o_runtime.policies.prefill import ColumnSum, PrefillPolicy
 
 COLSUM = ColumnSum(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
 FULL = altered(COLSUM, policy="full")
@@ -222,21 +222,3 @@ def test_pages_go_to_files_and_come_back(bundle: Path, tmp_path: Path) -> None:
 
 
 # --- Two long conversations -------------------------------------------------------------------------------
-
-
-def test_two_conversations_of_6000_tokens_read_only_what_is_new(bundle: Path) -> None:
-    policy = Query()
-    generator, store = pooled(bundle, pool=1 << 28, context=8192)
-    with generator:
-        talks = [bundles.random_ids(6000, seed).tolist() for seed in range(2)]
-        pages = 2 * -(-6000 // PAGE)
-        for turn in range(10):
-            for talk in talks:
-                held = len(talk) if turn else 0
-                talk += bundles.random_ids(5, turn).tolist() if turn else []
-                generator.prefill(talk, policy)
-                generator.decode(7)
-                talk.append(7)
-                assert generator.reused == held
-        in_use = len(store.pool.counts) - free_of(store)
-        assert pages <= in_use <= pages + 12

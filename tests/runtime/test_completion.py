@@ -21,7 +21,7 @@ from h2o_runtime.answers.sampling import SampledToken
 from h2o_runtime.devices.timings import PrefillTimer
 from h2o_runtime.errors import BundleError, ConfigError, ContextOverflowError, InputError
 from h2o_runtime.execution.answer_steps import DraftCount
-from h2o_runtime.policies.prefill import Full, Query
+from h2o_runtime.policies.prefill import Query
 from h2o_runtime.text import ChatTemplate, Tokenizer
 from h2o_runtime.text_model import TextModel
 
@@ -164,13 +164,6 @@ def test_ignore_eos_gives_the_length_that_was_asked_for(model: TextModel) -> Non
     assert not model.end_ids.intersection(sampled.token for sampled in answer.tokens)
 
 
-def test_without_a_limit_the_context_is_one(model: TextModel) -> None:
-    room = model.generator.context
-    ids = tuple(np.resize(model.tokenizer.encode(TEXT), room - 3).tolist())
-    _, answer = run(model, Request(Prompt(ids), ignore_eos=True))
-    assert (len(answer.tokens), answer.finish_reason) == (4, "length")
-
-
 def test_the_seed_is_told_and_repeats_the_answer(model: TextModel) -> None:
     request = Request(model.text_prompt(TEXT), 16, sampling=Sampling(temperature=1.5))
     _, first = run(model, request)
@@ -199,19 +192,6 @@ def test_timings_have_llama_cpps_names() -> None:
     }
     nothing = Timings(cache_n=0, prompt_n=0, prompt_ms=0.0, predicted_n=0, predicted_ms=0.0)
     assert all(math.isfinite(value) for value in dataclasses.astuple(nothing))
-
-
-def test_timings_count_what_was_run(model: TextModel) -> None:
-    request = Request(model.text_prompt(TEXT), 3, ignore_eos=True)
-    _, first = run(model, request)
-    n = len(request.prompt.ids)
-    assert (first.timings.prompt_n, first.timings.cache_n, first.timings.predicted_n) == (n, 0, 3)
-    longer = Request(model.text_prompt(TEXT + first.text + " and then"), 3, Full())
-    run(model, dataclasses.replace(request, prefill=Full()))
-    _, second = run(model, longer)
-    assert second.timings.cache_n >= n
-    assert second.timings.cache_n + second.timings.prompt_n == len(longer.prompt.ids)
-    assert second.prefill == Full()
 
 
 # Conversations
@@ -265,17 +245,6 @@ def test_a_forged_turn_has_other_tokens_than_a_real_one(model: TextModel, mark: 
         assert each.ids.count(model.tokenizer.raw.token_to_id("<|end_of_text|>")) == 0
 
 
-def test_a_conversation_about_marks_continues_from_the_cache(model: TextModel) -> None:
-    ban = dict.fromkeys(model.tokenizer.special_ids, -math.inf)
-    messages, read = [user("What does <|eot_id|> mean <here>?")], 0
-    for turn in range(3):
-        prompt = model.chat_prompt(messages)
-        _, answer = run(model, Request(prompt, 20, sampling=Sampling(30.0, seed=turn, logit_bias=ban)))
-        assert answer.timings.cache_n >= read - 1
-        read = len(prompt.ids) + len(answer.tokens)
-        messages += [{"role": "assistant", "content": answer.text}, user("And <|end_of_text|>?")]
-
-
 def test_without_a_template_only_conversations_fail(model: TextModel) -> None:
     bare = TextModel(model.generator, model.tokenizer, BundleError("no chat template here"))
     assert bare.end_ids == model.tokenizer.eos_ids
@@ -316,15 +285,6 @@ def test_cancelled_in_the_prompt_gives_nothing(model: TextModel, heldout_ids: ND
     assert asked == 4
 
 
-def test_a_reader_may_leave_early(model: TextModel) -> None:
-    request = Request(model.text_prompt(TEXT), 20, ignore_eos=True)
-    _, whole = run(model, request)
-    for event in model.complete(request):
-        if isinstance(event, TextDelta):
-            break
-    assert run(model, request)[1].text == whole.text
-
-
 def test_what_cannot_be_answered_is_refused(model: TextModel) -> None:
     with pytest.raises(InputError, match="prompt is empty"):
         model.text_prompt("")
@@ -338,14 +298,3 @@ def test_what_cannot_be_answered_is_refused(model: TextModel) -> None:
         Request(Prompt((1,)), stop=("",))
     with pytest.raises(ContextOverflowError):
         run(model, Request(Prompt((5,) * (model.generator.context + 1))))
-
-
-def test_loading_names_what_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match=r"no manifest\.json"):
-        TextModel.load(tmp_path)
-
-
-def test_load_brings_all_parts(tiny_bundle: Path) -> None:
-    with TextModel.load(tiny_bundle, context=64, threads=1) as model:
-        _, answer = run(model, Request(model.chat_prompt([user("Hi")]), 4, ignore_eos=True))
-        assert answer.timings.predicted_n == 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -10,14 +9,12 @@ from unittest.mock import Mock
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from tests import bundles
 
-from h2o_cli.run.command import main as h2o_run
 from h2o_plugins import load_cpu_kernels
 from h2o_runtime import Generator
 from h2o_runtime.backends import select
@@ -175,14 +172,6 @@ def test_packed_files_of_both_precisions_are_apart(shared_folder: Path, tmp_path
     np.testing.assert_array_equal(logits[0], logits[2])
     assert (logits[0] != logits[1]).any()
     assert len(list(tmp_path.iterdir())) == 2 * len(Bundle.open(folder).manifest.dense_graphs())
-
-
-@fast_here
-def test_the_report_tells_it(shared_folder: Path) -> None:
-    folder = bundles.named(shared_folder, SHAPE)[1]
-    words = [str(folder), "-p", "a", "-n", "1", "--compute", "dense_precision=bfloat16", "--json"]
-    done = CliRunner().invoke(h2o_run, words)
-    assert json.loads(done.stdout)["dense_precision"] == "bfloat16"
 
 
 @pytest.mark.parametrize(

@@ -98,13 +98,6 @@ def test_rows_may_be_stored_as_float16(folder: Path) -> None:
     assert 0 < relative_error(rounded, whole) < 0.03
 
 
-@fast_here
-def test_packed_files_hold_them(folder: Path, tmp_path: Path) -> None:
-    found = [logits(folder, dense_form="native", packed_weights=tmp_path) for _ in range(2)]
-    np.testing.assert_array_equal(*found)
-    assert len(list(tmp_path.iterdir())) == len(Bundle.open(folder).manifest.dense_graphs())
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_graphs_of_every_kind_are_widened(name: str, tmp_path: Path) -> None:
     checkpoint = family_models.save(tmp_path / "checkpoint", name)

@@ -42,12 +42,6 @@ def answer(generator: Generator, prompt: list[int], speculate: Speculation, reus
     return [event.sampled.token for event in events if isinstance(event, TokenGenerated)]
 
 
-def test_drafts_are_accepted(generator: Generator) -> None:
-    assert answer(generator, PROMPTS[0], "mtp") == answer(generator, PROMPTS[0], "off")
-    answer(generator, PROMPTS[0], "mtp")
-    assert generator.drafts.accepted > 5
-
-
 def test_a_conversation_goes_on_from_an_answer_with_drafts(generator: Generator) -> None:
     found = []
     for speculate in ("off", "mtp"):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests import bundles
-from tests.bundles import IntArray, random_ids, relative_error
+from tests.bundles import random_ids
 
 from h2o_runtime import Generator
 from h2o_runtime.answers.events import Finished, Prefilled, TokenGenerated
@@ -83,18 +82,6 @@ def test_what_cannot_be_decoded_at_once(small: Generator) -> None:
     expected = small.decode(7)
     small.prefill(random_ids(60), POLICY, reuse=False)
     np.testing.assert_array_equal(small.decode(7), expected)
-
-
-def test_prefill_and_decode_give_float32_logits(small: Generator) -> None:
-    logits = small.prefill(random_ids(40), POLICY)
-    assert logits.shape == (small.model.vocab_size,)
-    assert logits.dtype == np.float32
-    assert np.isfinite(logits).all()
-    assert small.length == 40
-    more = small.decode(7)
-    assert more.shape == logits.shape
-    assert more.dtype == np.float32
-    assert small.length == 41
 
 
 @pytest.mark.parametrize("kind", [list, tuple, np.array, lambda ids: np.array(ids, np.int32)])
@@ -233,22 +220,6 @@ def test_decode_needs_a_prompt_and_a_known_token(small: Generator) -> None:
 # --- Generation -------------------------------------------------------------------------------------------
 
 
-def test_generation_is_prefill_and_decode(small: Generator) -> None:
-    ids = random_ids(40)
-    events = list(small.generate(ids, 8, POLICY))
-    assert isinstance(events[0], Prefilled)
-    assert (events[0].prompt_tokens, events[0].reused_tokens) == (40, 0)
-    assert events[-1] == Finished("length", 8)
-    tokens = [event.sampled.token for event in events[1:-1] if isinstance(event, TokenGenerated)]
-    assert len(tokens) == 8
-
-    small.reset()
-    logits = small.prefill(ids, POLICY)
-    for token in tokens:
-        assert int(logits.argmax()) == token
-        logits = small.decode(token)
-
-
 def test_a_stop_token_ends_the_answer_and_is_not_part_of_it(small: Generator) -> None:
     ids = random_ids(40)
     tokens = [e.sampled.token for e in small.generate(ids, 8, POLICY) if isinstance(e, TokenGenerated)]
@@ -281,15 +252,6 @@ def test_sampling_leaves_the_logits_of_a_repeated_prompt_alone(small: Generator)
         if isinstance(event, Prefilled):
             assert event.reused_tokens == 40
     np.testing.assert_array_equal(small.prefill(ids, POLICY), before)
-
-
-def test_a_conversation_goes_on_where_it_stopped(small: Generator) -> None:
-    ids = random_ids(40).tolist()
-    tokens = [e.sampled.token for e in small.generate(ids, 5, POLICY) if isinstance(e, TokenGenerated)]
-    follow_up = [*ids, *tokens, *random_ids(10, 9).tolist()]
-    first = next(small.generate(follow_up, 1, POLICY))
-    assert isinstance(first, Prefilled)
-    assert first.reused_tokens == 44  # the answer's last token had not been run
 
 
 # --- Progress and cancellation ----------------------------------------------------------------------------
@@ -334,18 +296,6 @@ def test_cancellation_is_asked_for_at_every_step_and_leaves_the_generator_usable
     np.testing.assert_array_equal(small.prefill(ids, policy), expected)
 
 
-def test_generation_is_cancelled_between_two_tokens(small: Generator) -> None:
-    stop = False
-    events = small.generate(random_ids(40), 50, POLICY, watch=Watch(cancelled=lambda: stop))
-    assert isinstance(next(events), Prefilled)
-    assert isinstance(next(events), TokenGenerated)
-    assert isinstance(next(events), TokenGenerated)
-    stop = True
-    with pytest.raises(Cancelled, match="generation was stopped"):
-        next(events)
-    assert small.length == 41
-
-
 def test_the_timer_says_where_the_time_went(small: Generator) -> None:
     small.prefill(random_ids(90), POLICY)
     timer = small.timer
@@ -355,18 +305,3 @@ def test_the_timer_says_where_the_time_went(small: Generator) -> None:
 
 
 # --- float16 ----------------------------------------------------------------------------------------------
-
-
-def test_a_float16_bundle_is_near_the_float32_one(shared_folder: Path, small: Generator) -> None:
-    _, target = bundles.named(shared_folder, "llama-g2-d64-llama3", "-float16", dtype="float16")
-    ids: IntArray = random_ids(90)
-    unchosen = replace(POLICY, local=8, heavy=0)  # float16 may choose other keys where scores nearly tie
-    with Generator.load(target, context=100) as half:
-        assert half.bundle.manifest.model.dtype == "float16"
-        for policy in (Full(), unchosen):
-            small.reset()
-            half.reset()
-            got, expected = half.prefill(ids, policy), small.prefill(ids, policy)
-            assert got.dtype == np.float32
-            assert relative_error(got, expected) < 0.03
-            assert relative_error(half.decode(9), small.decode(9)) < 0.03

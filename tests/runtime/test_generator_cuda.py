@@ -19,7 +19,6 @@ from tests import bundles
 from tests.prefill import altered, prefill_of
 
 from h2o_runtime import Generator
-from h2o_runtime.answers.sampling import Sampling
 from h2o_runtime.caches import Contiguous, Paged
 from h2o_runtime.caches.stored import CacheDtype
 from h2o_runtime.errors import BackendError, Cancelled, ConfigError
@@ -121,7 +120,7 @@ def test_pages_are_for_the_cpu(bundle: Path, emulated_cuda: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    "length", [1, 49, 101, *(pytest.param(n, marks=pytest.mark.nightly) for n in (5, 48, 100, 399))]
+    "length", [1, 101, *(pytest.param(n, marks=pytest.mark.nightly) for n in (48, 49, 399))]
 )
 def test_prompts_of_every_kind_of_length(length: int, cuda: Generator, cpu: Generator) -> None:
     ids = prompt(length)
@@ -129,27 +128,9 @@ def test_prompts_of_every_kind_of_length(length: int, cuda: Generator, cpu: Gene
     same(cuda.decode(3), cpu.decode(3))
 
 
-def test_a_conversation_begins_short(cuda: Generator, cpu: Generator) -> None:
-    """The first chunk of the long turn remembers all of a history that fits the memory."""
-    first = prompt(20)
-    turn = np.concatenate([first, [4], prompt(120, 1)])
-    for generator in (cuda, cpu):
-        generator.prefill(first, POLICIES["colsum"])
-        generator.decode(4)
-    same(cuda.prefill(turn, POLICIES["colsum"]), cpu.prefill(turn, POLICIES["colsum"]))
-    same_sets(cuda, cpu)
-
-
-def test_log_probabilities_and_sampling(cuda: Generator, cpu: Generator) -> None:
+def test_log_probabilities(cuda: Generator, cpu: Generator) -> None:
     ids, policy = prompt(150), POLICIES["window"]
     np.testing.assert_allclose(cuda.logprobs(ids, policy), cpu.logprobs(ids, policy), atol=2e-5)
-
-    def text(generator: Generator) -> list[Any]:
-        return list(generator.generate(ids, 12, policy, Sampling(temperature=0.8, seed=3)))[1:]
-
-    ours, theirs = text(cuda), text(cpu)
-    assert [getattr(event, "sampled", event) and type(event) for event in ours] == [type(e) for e in theirs]
-    assert [e.sampled.token for e in ours[:-1]] == [e.sampled.token for e in theirs[:-1]]
 
 
 def test_time_is_measured_by_kind_of_work(cuda: Generator) -> None:

@@ -90,17 +90,3 @@ def test_tiles_change_nothing(tiny_generator: Generator, heldout_ids: IntArray, 
     whole = tiny_generator.logprobs(ids, FULL)
     tiled = tiny_generator.logprobs(ids, Full(batch_size=batch_size))
     np.testing.assert_allclose(tiled, whole, atol=1e-4)
-
-
-def test_a_shared_beginning_is_kept_to_the_token(tiny_generator: Generator, heldout_ids: IntArray) -> None:
-    first, second = heldout_ids[:200], heldout_ids[:230].copy()
-    second[150:] = heldout_ids[1000:1080]
-    fresh = tiny_generator.prefill(second, FULL).copy()
-    tiny_generator.reset()
-    tiny_generator.prefill(first, FULL)
-    tiny_generator.decode(int(second[5]))
-    assert relative_error(tiny_generator.prefill(second, FULL), fresh) < 1e-5
-    assert tiny_generator.reused == 150
-    assert relative_error(tiny_generator.prefill(second[:120], FULL), fresh) > 1e-3
-    assert tiny_generator.reused == 119
-    assert not tiny_generator.report().last.size

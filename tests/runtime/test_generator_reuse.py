@@ -245,29 +245,14 @@ def small(shared_folder: Path) -> Any:
         yield generator
 
 
-def test_a_turn_that_comes_again_has_the_memory_that_it_found(small: Generator) -> None:
-    """The long turn chose a memory; what stands in its place is short, and chooses none."""
-    policy, ids = altered(SPARSE, score="query"), bundles.random_ids(70, 1).tolist()
-    small.prefill(ids[:40], policy)
-    before = small.report().last
-    small.prefill(ids, policy)
-    assert any((one != other).any() for one, other in zip(small.report().last, before, strict=True))
-    small.prefill([*ids[:40], 7, 8, 9], policy)
-    assert small.reused == 40
-    np.testing.assert_array_equal(small.report().last, before)
-    small.prefill([*ids[:20], 7], policy)
-    small.prefill([7] * 5, policy)
-    assert not small.report().last.size
-
-
-def test_a_question_about_a_known_document_reads_less_than_a_tile_and_two_tails(small: Generator) -> None:
-    policy, draw = altered(SPARSE, score="query", tile=4, dense_tail=6), np.random.default_rng(3)
-    document = DOCUMENTS[0][:150]
-    small.prefill([*document, 1, 2], policy)
-    for _ in range(20):
-        question = draw.integers(0, 250, draw.integers(1, 30)).tolist()
-        small.prefill([*document, *question], policy)
-        assert len(document) - small.reused < 6 + 4
+def test_without_reuse_no_earlier_request_has_a_say(small: Generator) -> None:
+    first = DOCUMENTS[0][:90]
+    turn = [*first, *bundles.random_ids(60, 3).tolist()]
+    expected = small.prefill(turn, SPARSE).copy()
+    small.prefill(first, SPARSE)
+    for _ in range(2):
+        np.testing.assert_array_equal(small.prefill(turn, SPARSE, reuse=False), expected)
+        assert small.reused == 0
 
 
 def test_the_sets_of_a_chunk_that_two_prompts_have_read_lie_as_those_of_one(small: Generator) -> None:

@@ -141,10 +141,8 @@ void finish_default_stream() {
     finish(wanted);
 }
 
-size_t enqueued = 0;  // operations on all streams, since the process began
 
 cudaError_t push(CUstream_st* stream, Operation operation) {
-    ++enqueued;
     if (stream == capture.stream) {
         // Events within a capture would be edges of the graph, which is a plain sequence here.
         if (!operation.work) return refuse_during_capture();
@@ -183,12 +181,6 @@ cudaError_t enqueue(cudaStream_t stream, Work work) {
 using namespace emulator;
 
 extern "C" {
-
-// For tests that count what is enqueued, launches, copies, events and waits alike.
-size_t emulated_operations() {
-    const Lock lock(mutex);
-    return enqueued;
-}
 
 cudaError_t cudaStreamCreate(cudaStream_t* stream) {
     return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
