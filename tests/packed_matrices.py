@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from h2o_runtime.bundles.manifest import GraphSpec
 from h2o_runtime.dense_graphs.native import operators
 from h2o_runtime.dense_graphs.packed import pack, pack_bfloat16, pack_floats, pack_scales
 
@@ -54,6 +55,46 @@ def packed(matrices: Sequence[RandomMatrix], bits: int, offsets: bool) -> dict[s
     if offsets:
         made["offsets"] = np.concatenate([pack_scales(one.offsets).reshape(-1) for one in matrices])
     return made
+
+
+def node_model(
+    op_type: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    constants: Mapping[str, NDArray[Any]],
+    types: Mapping[str, int] | None = None,
+    **attributes: Any,
+) -> ModelProto:
+    """One native node. A caller gives those inputs that are no constants, as floats or of other `types`, and gets
+    outputs whose names are not of scratch memory. "" is an input that the node has not.
+    """
+    node = helper.make_node(op_type, inputs, outputs, domain="h2o.cpu", **attributes)
+    given = [name for name in inputs if name and name not in constants]
+    wanted = [name for name in outputs if name not in ("order", "scratch")]
+    values = [
+        [
+            helper.make_tensor_value_info(name, (types or {}).get(name, TensorProto.FLOAT), None)
+            for name in names
+        ]
+        for names in (given, wanted)
+    ]
+    arrays = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("h2o.cpu", 1)]
+    return helper.make_model(
+        helper.make_graph([node], "node", *values, arrays), opset_imports=opsets, ir_version=10
+    )
+
+
+def drawn(graph: GraphSpec, n: int) -> dict[str, NDArray[Any]]:
+    """Inputs of a dense graph for n rows."""
+    draw, inputs = np.random.default_rng(n), {}
+    for spec in graph.inputs:
+        shape = [n if isinstance(size, str) else size for size in spec.shape]
+        whole = spec.dtype == "int64"
+        inputs[spec.name] = (
+            draw.integers(0, 50, shape) if whole else draw.standard_normal(shape).astype(spec.dtype)
+        )
+    return inputs
 
 
 def session(model: ModelProto, threads: int = 1) -> onnxruntime.InferenceSession:

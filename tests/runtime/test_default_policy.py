@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -52,23 +51,16 @@ def test_the_docs_have_the_length() -> None:
     assert f"the first {by_device.DENSE_START['cuda']:,} tokens" in page
 
 
-@pytest.fixture
-def cuda(bundle: Path, emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Generator]:
+@pytest.mark.usefixtures("dense_graphs_wait")
+def test_where_none_is_chosen_it_is_that_of_the_device(
+    bundle: Path, emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(by_device, "DENSE_START", {"cuda": 2048})
-    with Generator.load(bundle, context=CONTEXT, device="cuda", pool_bytes=1 << 28) as generator:
-        yield generator
-
-
-@pytest.mark.usefixtures("dense_graphs_wait")
-def test_where_none_is_chosen_it_is_that_of_the_device(cuda: Generator) -> None:
-    cuda.prefill(bundles.random_ids(20))
-    assert cuda.session.origin.policy == cuda.default_policy == Query(dense_start=2048)
-
-
-@pytest.mark.usefixtures("dense_graphs_wait")
-def test_a_policy_that_is_named_holds(cuda: Generator) -> None:
-    cuda.prefill(bundles.random_ids(20), Query())
-    assert cuda.session.origin.policy == Query()
+    with Generator.load(bundle, context=CONTEXT, device="cuda") as cuda:
+        cuda.prefill(bundles.random_ids(20))
+        assert cuda.session.origin.policy == cuda.default_policy == Query(dense_start=2048)
+        cuda.prefill(bundles.random_ids(20), Query())
+        assert cuda.session.origin.policy == Query()
 
 
 @pytest.mark.usefixtures("dense_graphs_wait")

@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 from tests import bundles
+from tests.packed_matrices import node_model, session
+from tests.packed_matrices import rows as normal
 
 from h2o_plugins import load_cpu_kernels
 from h2o_runtime import Generator
@@ -21,11 +23,10 @@ from h2o_runtime.backends import select
 from h2o_runtime.backends.select import check_dense_precision, make_backend
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.dense_graphs.matrices import ROUTER
-from h2o_runtime.dense_graphs.native import is_fast, multiply_natively, operators
+from h2o_runtime.dense_graphs.native import is_fast, multiply_natively
 from h2o_runtime.dense_graphs.packed import pack_bfloat16
 from h2o_runtime.dense_graphs.packed_nodes import DOMAIN, PRODUCT
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.ort.session import open_session
 
 SHAPE = "llama-g2-d64-llama3"
 ROUNDED = 2.0**-7 + 2.0**-16  # of the sum of a product's magnitudes: both factors are rounded to 8 bits
@@ -33,10 +34,6 @@ ROUNDED = 2.0**-7 + 2.0**-16  # of the sum of a product's magnitudes: both facto
 ROUNDS_ROWS = load_cpu_kernels().products_multiply_bfloat16()  # or else multiplies them as floats
 
 fast_here = pytest.mark.skipif(not is_fast(), reason="this CPU has no instructions for our products")
-
-
-def normal(*shape: int, seed: int = 0) -> NDArray[np.float32]:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def rounded(x: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -48,28 +45,11 @@ def rounded(x: NDArray[np.float32]) -> NDArray[np.float64]:
 def product(w: NDArray[np.float32], threads: int = 1, *optional: str) -> Any:
     """A session of one PackedProduct with the matrix w [N, K]."""
     names = [name if name in optional else "" for name in ("up", "norm", "addend")]
-    node = helper.make_node(
-        PRODUCT,
-        ["x", "weights", "", "", *names],
-        ["scratch", "y"],
-        domain=DOMAIN,
-        K=w.shape[1],
-        N=[len(w)],
-        heads=[0],
-        block=0,
-        bits=16,
-        parts=1,
-        rotated=0,
-        epsilon=0.25,
-        gate=0,
-    )
-    given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("x", *optional)]
-    out = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
-    packed = pack_bfloat16(w).reshape(-1).view(np.uint8)
-    graph = helper.make_graph([node], "product", given, out, [numpy_helper.from_array(packed, "weights")])
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    return open_session(model.SerializeToString(), threads, operators=operators())
+    sizes = {"K": w.shape[1], "N": [len(w)], "heads": [0], "block": 0, "bits": 16, "parts": 1}
+    weights = {"weights": pack_bfloat16(w).reshape(-1).view(np.uint8)}
+    inputs = ["x", "weights", "", "", *names]
+    model = node_model(PRODUCT, inputs, ["scratch", "y"], weights, rotated=0, epsilon=0.25, gate=0, **sizes)
+    return session(model, threads)
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=16, max_size=16))
@@ -118,12 +98,12 @@ def test_norm_gate_and_addend_are_float32() -> None:
 
 def test_what_is_not_finite_stays_in_its_row() -> None:
     x, w = normal(4, 64), normal(20, 64, seed=1)
-    session = product(w)
-    before = session.run(None, {"x": x})[0]
+    node = product(w)
+    before = node.run(None, {"x": x})[0]
     for odd in (np.nan, np.inf, -np.inf):
         changed = x.copy()
         changed[1, 40] = odd
-        y = session.run(None, {"x": changed})[0]
+        y = node.run(None, {"x": changed})[0]
         assert not np.isfinite(y[1]).any()
         np.testing.assert_array_equal(np.delete(y, 1, axis=0), np.delete(before, 1, axis=0))
 

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
-from tests.packed_matrices import BLOCK, RandomMatrix, packed, rows, session
+from onnx import TensorProto
+from tests.packed_matrices import BLOCK, RandomMatrix, node_model, packed, rows, session
 
 K, INNER, N, EXPERTS = 64, 160, 40, 7  # inner columns are more than one step, and no multiple of it
-INPUTS = ("x", "chosen", "shares", "addend")
 
 CLAMPED = {"gate": 2, "limit": 0.75, "gain": 1.7}
 BIASES = {"gate_bias": INNER, "up_bias": INNER, "down_bias": N}
@@ -63,24 +62,15 @@ def mixture(
         "block": BLOCK if bits < 16 else 0,
         "gate": 0,
     }
-    node = helper.make_node(
+    model = node_model(
         "PackedExperts",
-        [*INPUTS[:3], "addend" if addend else "", *constants],
+        ["x", "chosen", "shares", "addend" if addend else "", *constants],
         ["order", "scratch", "y"],
-        domain="h2o.cpu",
+        constants,
+        {"chosen": TensorProto.INT64},
         **{**sizes, "experts": EXPERTS, "threads": threads, "biased": int(biased), **changed},
     )
-    types = {name: TensorProto.INT64 if name == "chosen" else TensorProto.FLOAT for name in INPUTS}
-    inputs = [helper.make_tensor_value_info(name, types[name], None) for name in INPUTS[: 3 + addend]]
-    graph = helper.make_graph(
-        [node],
-        "node",
-        inputs,
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("h2o.cpu", 1)]
-    return session(helper.make_model(graph, opset_imports=opsets, ir_version=10), threads)
+    return session(model, threads)
 
 
 def routed(n: int, slots: int, seed: int = 1) -> dict[str, NDArray[Any]]:

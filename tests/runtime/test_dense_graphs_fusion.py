@@ -5,18 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
-from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, inliner
+from onnx import inliner
 from tests import bundles
-from tests.reference import checkpoints
 
 from h2o_runtime import Generator
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
@@ -25,51 +20,6 @@ from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.dense_graphs.fusion import fuse
 from h2o_runtime.errors import BackendError
 from h2o_runtime.names import DenseForm
-
-Arrays = dict[str, NDArray[Any]]
-
-
-def run(model: ModelProto, folder: Path, inputs: Arrays, optimize: bool = True) -> list[NDArray[Any]]:
-    options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
-    if not optimize:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
-    outputs: list[NDArray[Any]] = session.run(None, inputs)
-    return outputs
-
-
-def drawn(model: ModelProto, rows: int) -> Arrays:
-    draw, inputs = np.random.default_rng(rows), {}
-    for value in model.graph.input:
-        shape = [dim.dim_value or rows for dim in value.type.tensor_type.shape.dim]
-        whole = value.type.tensor_type.elem_type == TensorProto.INT64
-        inputs[value.name] = (
-            draw.integers(0, 50, shape) if whole else draw.standard_normal(shape).astype(np.float32)
-        )
-    return inputs
-
-
-@pytest.mark.parametrize("shape", checkpoints.SHAPES)
-def test_every_graph_of_every_family(shared_folder: Path, shape: str) -> None:
-    folder = bundles.named(shared_folder, shape)[1]
-    graphs = Manifest.read(folder).dense_graphs()
-    for graph in graphs:
-        path = folder / graph.file
-        given = onnx.load(str(path), load_external_data=False)
-        fused = fuse(onnx.load(str(path), load_external_data=False))
-        for rows in (1, 5):
-            inputs = drawn(given, rows)
-            for found, expected in zip(
-                run(fused, path.parent, inputs), run(given, path.parent, inputs, optimize=False), strict=True
-            ):
-                assert bundles.relative_error(found, expected) < 3e-6
-        operators = Counter(node.op_type for node in fused.graph.node)
-        assert operators["RotaryEmbedding"] == (0 if graph is graphs[-1] else 2)
-        norms = sum(node.op_type == "RMSNorm" for node in given.graph.node)
-        assert operators["SimplifiedLayerNormalization"] == norms
-        assert not operators["Concat"]
-        assert {node.domain for node in fused.graph.node} <= {"", "com.microsoft"}
 
 
 def old_bundle(folder: Path, to: Path) -> Path:

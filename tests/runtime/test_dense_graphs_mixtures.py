@@ -13,8 +13,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from tests import bundles, family_models, latent_models
+from tests.packed_matrices import drawn
 
-from h2o_runtime.bundles.bundle import Bundle
+from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.dense_graphs.fusion import fuse
 from h2o_runtime.dense_graphs.native import multiply_natively, operators
 from h2o_runtime.ort.session import open_session
@@ -35,13 +36,8 @@ def rewritten(model: Any, path: Path) -> tuple[Counter[str], Any]:
 
 
 def given(path: Path, n: int) -> dict[str, NDArray[Any]]:
-    manifest = Bundle.open(path.parents[1]).manifest
-    (graph,) = [one for one in manifest.dense_graphs() if one.file.endswith(path.name)]
-    draw = np.random.default_rng(n)
-    sizes = {
-        spec.name: [n if isinstance(size, str) else size for size in spec.shape] for spec in graph.inputs
-    }
-    return {name: draw.standard_normal(shape).astype(np.float32) for name, shape in sizes.items()}
+    graphs = Manifest.read(path.parents[1]).dense_graphs()
+    return next(drawn(graph, n) for graph in graphs if graph.file.endswith(path.name))
 
 
 def test_a_mixture_becomes_one_node(path: Path) -> None:

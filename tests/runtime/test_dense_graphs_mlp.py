@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, helper, numpy_helper
-from tests.packed_matrices import BLOCK, RandomMatrix, packed, rows, session
+from onnx import ModelProto
+from tests.packed_matrices import BLOCK, RandomMatrix, node_model, packed, rows, session
 
 K = 64
 BIASES = ("gate_bias", "up_bias", "down_bias")
@@ -25,26 +25,12 @@ def mlp_model(
     order = [f"{prefix}{name}" for prefix in ("", "down_") for name in ("weights", "scales", "offsets")]
     settings: dict[str, Any] = {"K": K, "inner": inner, "N": K, "block": BLOCK, "bits": bits, "parts": 1}
     settings |= {"epsilon": 0.5, "threads": threads, "gate": 0} | (changed or {})
-    node = helper.make_node(
-        "PackedMlp",
-        [
-            "x",
-            *(name if name in constants else "" for name in order),
-            *(name if name in given.split() else "" for name in ("norm", "addend", *BIASES)),
-        ],
-        ["scratch", "y"],
-        domain="h2o.cpu",
-        **settings,
-    )
-    values = [
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names]
-        for names in (given.split(), ["y"])
+    inputs = [
+        "x",
+        *(name if name in constants else "" for name in order),
+        *(name if name in given.split() else "" for name in ("norm", "addend", *BIASES)),
     ]
-    graph = helper.make_graph(
-        [node], "node", *values, [numpy_helper.from_array(array, name) for name, array in constants.items()]
-    )
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("h2o.cpu", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return node_model("PackedMlp", inputs, ["scratch", "y"], constants, **settings)
 
 
 def mlp_matrices(inner: int, bits: int, offsets: bool) -> tuple[list[RandomMatrix], list[RandomMatrix]]:

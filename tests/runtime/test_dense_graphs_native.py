@@ -10,16 +10,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, helper
 from tests import bundles
-from tests.packed_matrices import BLOCK, rows, session
+from tests.packed_matrices import BLOCK, drawn, node_model, rows, session
 from tests.reference import checkpoints
 
 import h2o_plugins
 from h2o_runtime import Generator
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.bundles.manifest import TensorSpec
 from h2o_runtime.dense_graphs.fusion import fuse
 from h2o_runtime.dense_graphs.native import multiply_natively, operators
 from h2o_runtime.dense_graphs.packed import aligned, pack, pack_floats, pack_scales
@@ -29,7 +27,9 @@ from h2o_runtime.ort.session import open_session
 K = 64
 
 
-def node_model(sizes: tuple[int, ...], bits: int = 8, inputs: str = "x", **changed: Any) -> ModelProto:
+def product(
+    sizes: tuple[int, ...], bits: int = 8, inputs: str = "x", blocks: int = BLOCK, **changed: Any
+) -> ModelProto:
     """One PackedProduct of random weights; `inputs` are those that a caller gives. 32 bits are floats."""
     draw = np.random.default_rng(0)
     low, high = (-128, 128) if bits == 8 else (-8, 8)
@@ -39,9 +39,9 @@ def node_model(sizes: tuple[int, ...], bits: int = 8, inputs: str = "x", **chang
         constants = {"weights": packed.view(np.uint8)}
     else:
         weights = [draw.integers(low, high, (n, K)).astype(np.int8) for n in sizes]
-        scales = [draw.standard_normal((n, K // BLOCK)).astype(np.float32) for n in sizes]
+        scales = [draw.standard_normal((n, K // blocks)).astype(np.float32) for n in sizes]
         constants = {
-            "weights": np.concatenate([pack(q, 8 if bits == 8 else 4, BLOCK).reshape(-1) for q in weights]),
+            "weights": np.concatenate([pack(q, 8 if bits == 8 else 4, blocks).reshape(-1) for q in weights]),
             "scales": np.concatenate([pack_scales(one).reshape(-1) for one in scales]),
         }
     given = inputs.split()
@@ -49,50 +49,37 @@ def node_model(sizes: tuple[int, ...], bits: int = 8, inputs: str = "x", **chang
     settings: dict[str, Any] = {
         "K": K,
         "N": list(sizes),
-        "block": BLOCK,
+        "block": blocks,
         "bits": bits,
         "parts": 1 if bits == 32 else 2,
     }
     settings |= {"heads": [0] * len(settings["N"]), "rotated": 0, "epsilon": 0.5, "gate": 0} | changed
-    outputs = [f"y{i}" for i in range(len(sizes))]
-    node = helper.make_node(
-        "PackedProduct",
-        ["x", "weights", "" if bits == 32 else "scales", "", *optional],
-        ["scratch", *outputs],
-        domain="h2o.cpu",
-        **settings,
-    )
-    values = [
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names]
-        for names in (given, outputs)
-    ]
-    graph = helper.make_graph(
-        [node], "node", *values, [numpy_helper.from_array(array, name) for name, array in constants.items()]
-    )
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("h2o.cpu", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    names = ["x", "weights", "" if bits == 32 else "scales", "", *optional]
+    outputs = ["scratch", *(f"y{i}" for i in range(len(sizes)))]
+    return node_model("PackedProduct", names, outputs, constants, **settings)
 
 
+@pytest.mark.parametrize("blocks", [16, 32, 64])
 @pytest.mark.parametrize("bits", [4, 8])
-def test_matrices_with_one_input_are_multiplied_each(bits: int) -> None:
-    together = session(node_model((40, 16, 5), bits))
+def test_matrices_with_one_input_are_multiplied_each(bits: int, blocks: int) -> None:
+    together = session(product((40, 16, 5), bits, blocks=blocks))
     x = rows(7, K)
     found = together.run(["y0", "y1", "y2"], {"x": x})
     assert [y.shape for y in found] == [(7, 40), (7, 16), (7, 5)]
     draw = np.random.default_rng(0)
     q = [draw.integers(*((-128, 128) if bits == 8 else (-8, 8)), (n, K)) for n in (40, 16, 5)]
     for integers, y in zip(q, found, strict=True):
-        scales = draw.standard_normal((len(integers), K // BLOCK)).astype(np.float32)
-        matrix = integers * np.repeat(scales.astype(np.float64), BLOCK, axis=1)
+        scales = draw.standard_normal((len(integers), K // blocks)).astype(np.float32)
+        matrix = integers * np.repeat(scales.astype(np.float64), blocks, axis=1)
         np.testing.assert_allclose(y, x.astype(np.float64) @ matrix.T, atol=2e-4 * np.abs(y).max())
 
 
 def test_any_number_of_rows_threads_and_dimensions() -> None:
     x = rows(300, K)
-    expected = session(node_model((600,))).run(["y0"], {"x": x})[0]
-    found = session(node_model((600,)), threads=3).run(["y0"], {"x": x.reshape(3, 100, K)})[0]
+    expected = session(product((600,))).run(["y0"], {"x": x})[0]
+    found = session(product((600,)), threads=3).run(["y0"], {"x": x.reshape(3, 100, K)})[0]
     np.testing.assert_array_equal(found.reshape(300, 600), expected)
-    assert session(node_model((600,))).run(["y0"], {"x": x[:0]})[0].shape == (0, 600)
+    assert session(product((600,))).run(["y0"], {"x": x[:0]})[0].shape == (0, 600)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +93,7 @@ def test_any_number_of_rows_threads_and_dimensions() -> None:
 )
 def test_sizes_that_disagree_are_refused(given: str, arrays: dict[str, Any], words: str) -> None:
     with pytest.raises(Exception, match=words):
-        session(node_model((16,), inputs=given)).run(["y0"], arrays)
+        session(product((16,), inputs=given)).run(["y0"], arrays)
 
 
 @pytest.mark.parametrize(
@@ -124,19 +111,19 @@ def test_sizes_that_disagree_are_refused(given: str, arrays: dict[str, Any], wor
 )
 def test_settings_that_no_kernel_takes_are_refused(changed: dict[str, Any], words: str) -> None:
     with pytest.raises(Exception, match=words):
-        session(node_model((16,), **changed))
+        session(product((16,), **changed))
 
 
 def test_weights_of_another_length_are_refused() -> None:
     with pytest.raises(Exception, match="weights are not as long"):
-        session(node_model((16,), N=[32])).run(["y0"], {"x": rows(1, K)})
+        session(product((16,), N=[32])).run(["y0"], {"x": rows(1, K)})
 
 
 @pytest.mark.parametrize("bits", [8, 32])
 def test_a_layer_around_a_product(bits: int) -> None:
     """Norm in front, heads in x and y, the first of two results turned: as in float64."""
     n, heads, size = 5, 2, 32
-    model = node_model((heads * size, K), bits, "x norm cos sin", heads=[heads, 4], rotated=1)
+    model = product((heads * size, K), bits, "x norm cos sin", heads=[heads, 4], rotated=1)
     x, norm, angle = rows(n, 4, K // 4, seed=2), rows(K, seed=3), rows(n, size // 2, seed=4)
     turned, flat = session(model).run(
         None, {"x": x, "norm": norm, "cos": np.cos(angle), "sin": np.sin(angle)}
@@ -145,7 +132,7 @@ def test_a_layer_around_a_product(bits: int) -> None:
     assert flat.shape == (n, 4, K // 4)
     whole = x.reshape(n, K).astype(np.float64)
     normed = whole / np.sqrt((whole**2).mean(axis=1, keepdims=True) + 0.5) * norm
-    plain = session(node_model((heads * size, K), bits)).run(None, {"x": normed.astype(np.float32)})
+    plain = session(product((heads * size, K), bits)).run(None, {"x": normed.astype(np.float32)})
     a, b = np.split(plain[0].reshape(n, heads, size).astype(np.float64), 2, axis=2)
     cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
     expected = np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=2)
@@ -154,10 +141,10 @@ def test_a_layer_around_a_product(bits: int) -> None:
 
 
 def test_tables_of_another_length_are_refused() -> None:
-    model = node_model((32,), inputs="x cos sin", heads=[1], rotated=1)
+    model = product((32,), inputs="x cos sin", heads=[1], rotated=1)
     with pytest.raises(Exception, match="cos and sin must have half as many"):
         session(model).run(None, {"x": rows(2, K), "cos": rows(2, 8), "sin": rows(2, 8)})
-    without = node_model((32,), heads=[1], rotated=1)
+    without = product((32,), heads=[1], rotated=1)
     with pytest.raises(Exception, match="cos and sin must have half as many"):
         session(without).run(None, {"x": rows(2, K)})
 
@@ -167,7 +154,7 @@ def test_floats_are_multiplied_as_they_are() -> None:
     matrices = [draw.standard_normal((n, K)).astype(np.float32) for n in (40, 16, 5)]
     for n in (1, 2, 7, 90):
         x = rows(n, K)
-        for matrix, y in zip(matrices, session(node_model((40, 16, 5), 32)).run(None, {"x": x}), strict=True):
+        for matrix, y in zip(matrices, session(product((40, 16, 5), 32)).run(None, {"x": x}), strict=True):
             np.testing.assert_allclose(y, x.astype(np.float64) @ matrix.T.astype(np.float64), atol=3e-5)
 
 
@@ -213,33 +200,37 @@ def test_a_layer_is_two_products_and_an_mlp(shared_folder: Path, weights: str) -
 
 @pytest.mark.parametrize("shape", checkpoints.SHAPES)
 def test_every_graph_of_every_family_computes_the_same(shared_folder: Path, shape: str) -> None:
+    """With products of our own, and with ONNX Runtime's in fused graphs."""
     folder = bundles.named(shared_folder, shape)[1]
-    for graph in Bundle.open(folder).manifest.dense_graphs():
+    graphs = Bundle.open(folder).manifest.dense_graphs()
+    for graph in graphs:
         path = folder / graph.file
-        made, arrays = multiply_natively(onnx.load(path, load_external_data=False), path, threads=1)
-        ours = open_session(
-            fuse(made).SerializeToString(), 1, beside=path.parent, operators=operators(), weights=arrays
-        )
-        theirs = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        given = onnx.load(path, load_external_data=False)
+        norms = sum(node.op_type == "RMSNorm" for node in given.graph.node)
+        fused = fuse(onnx.load(path, load_external_data=False))
+        counted = Counter(node.op_type for node in fused.graph.node)
+        assert counted["RotaryEmbedding"] == (0 if graph is graphs[-1] else 2)
+        assert counted["SimplifiedLayerNormalization"] == norms
+        assert not counted["Concat"]
+        assert {node.domain for node in fused.graph.node} <= {"", "com.microsoft"}
+        made, arrays = multiply_natively(given, path, threads=1)
+        ours = [
+            open_session(
+                model.SerializeToString(), 1, beside=path.parent, operators=operators(), weights=weights
+            )
+            for model, weights in ((fuse(made), arrays), (fused, None))
+        ]
+        plain = onnxruntime.SessionOptions()
+        plain.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        theirs = onnxruntime.InferenceSession(str(path), plain, providers=["CPUExecutionProvider"])
         for n in (1, 17):
-            given = {spec.name: drawn(spec, n) for spec in graph.inputs}
-            for name, found, expected in zip(
-                [spec.name for spec in graph.outputs],
-                ours.run(None, given),
-                theirs.run(None, given),
-                strict=True,
-            ):
-                np.testing.assert_allclose(
-                    found, expected, atol=2e-5 * np.abs(expected).max(), err_msg=f"{graph.name} {name}"
-                )
-
-
-def drawn(spec: TensorSpec, n: int) -> NDArray[Any]:
-    draw = np.random.default_rng(n)
-    shape = [n if isinstance(size, str) else size for size in spec.shape]
-    if spec.dtype == "int64":
-        return draw.integers(0, 50, shape)
-    return draw.standard_normal(shape).astype(spec.dtype)
+            inputs = drawn(graph, n)
+            expected = theirs.run(None, inputs)
+            for one in ours:
+                for found, wanted, spec in zip(one.run(None, inputs), expected, graph.outputs, strict=True):
+                    np.testing.assert_allclose(
+                        found, wanted, atol=2e-5 * np.abs(wanted).max(), err_msg=f"{graph.name} {spec.name}"
+                    )
 
 
 def test_a_head_has_two_parts(shared_folder: Path) -> None:

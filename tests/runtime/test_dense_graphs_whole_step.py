@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import TensorProto
 from tests import bundles
+from tests.packed_matrices import node_model, session
 
 from h2o_runtime import Generator
 from h2o_runtime.caches.cache import Cache
 from h2o_runtime.caches.contiguous import Contiguous
 from h2o_runtime.caches.evicting import Evicting
 from h2o_runtime.caches.paged import Paged
-from h2o_runtime.dense_graphs import native, packed_nodes
+from h2o_runtime.dense_graphs import native
 from h2o_runtime.errors import BackendError
 from h2o_runtime.kv import KV
 from h2o_runtime.kv_entry import kv_entries
@@ -140,32 +140,13 @@ def attention(
     }
     entry = kv_entries([KV(k, v, 0)])[0]
     arrays["caches"] = np.resize(entry, sizes["caches"])
-    node = helper.make_node(
-        "StepAttention",
-        ["q", "k", "v", "lengths", "caches"],
-        ["o"],
-        domain="h2o.cpu",
-        layer=layer,
-        scale=0.25,
-        softcap=0.0,
-        window=0,
-        threads=1,
-    )
-    types = dict.fromkeys("qkv", TensorProto.FLOAT) | {"caches": TensorProto.UINT8}
-    given = [helper.make_tensor_value_info(name, types[name], size) for name, size in sizes.items()]
-    given.append(helper.make_tensor_value_info("lengths", TensorProto.INT64, None))
-    out = helper.make_tensor_value_info("o", TensorProto.FLOAT, None)
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(packed_nodes.DOMAIN, 1)]
-    model = helper.make_model(
-        helper.make_graph([node], "step", given, [out]), opset_imports=opsets, ir_version=10
-    )
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.register_custom_ops_library(str(native.operators()))
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    inputs = ["q", "k", "v", "lengths", "caches"]
+    types = {"caches": TensorProto.UINT8, "lengths": TensorProto.INT64}
+    settings = {"layer": layer, "scale": 0.25, "softcap": 0.0, "window": 0, "threads": 1}
+    step = session(node_model("StepAttention", inputs, ["o"], {}, types, **settings))
 
     def run(*lengths: int) -> NDArray[np.float32]:
-        o: NDArray[np.float32] = session.run(None, arrays | {"lengths": np.array(lengths)})[0]
+        o: NDArray[np.float32] = step.run(None, arrays | {"lengths": np.array(lengths)})[0]
         assert k is not v  # they live as long as their addresses are used
         return o
 

@@ -9,14 +9,15 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
+from tests.model_specs import grouped
 
 import h2o_plugins
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.bundles.manifest import CheckpointSpec, FileSpec, Manifest, ModelSpec
+from h2o_runtime.bundles.manifest import CheckpointSpec, FileSpec, Manifest
 from h2o_runtime.engines import (
     TARGETS,
     EngineManifest,
@@ -31,22 +32,6 @@ from h2o_runtime.engines.machine import compute_capability, find_plugins, find_t
 from h2o_runtime.errors import BackendError, BundleError, ConfigError, H2OError
 from h2o_runtime.names import TargetName
 from h2o_runtime.policies.prefill import Query
-
-MODEL = ModelSpec(
-    family="llama",
-    hidden_size=64,
-    layers=1,
-    query_heads=4,
-    kv_heads=2,
-    head_size=32,
-    intermediate_size=128,
-    vocab_size=100,
-    max_position_embeddings=512,
-    parameters=1000,
-    tied=False,
-    scale=0.25,
-    dtype="float16",
-)
 
 
 def sha256(content: bytes) -> str:
@@ -76,7 +61,7 @@ def place(tmp_path: Path) -> Place:
             created_by={},
             opset={"": 18},
             checkpoint=CheckpointSpec(source="somewhere", sha256="c" * 64),
-            model=MODEL,
+            model=grouped(4, 2).model_copy(update={"dtype": "float16"}),
             prefill=Query(),
             graphs=(),
             files={"onnx/dense_00.onnx": FileSpec(bytes=3, sha256="a" * 64)},
@@ -301,17 +286,6 @@ def test_the_compute_capability_comes_from_the_driver(
 
     monkeypatch.setattr(ctypes, "CDLL", load)
     assert compute_capability() == expected
-
-
-def test_this_machine_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = ModuleType("tensorrt")
-    package.__version__ = "10.3.0"  # type: ignore[attr-defined]
-    package.Builder = object  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "tensorrt", package)
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver())
-    library = tmp_path / "libh2o_trt_plugins.so"
-    library.write_bytes(b"")
-    assert Machine.here("tensorrt", library) == Machine(TARGETS["tensorrt"], "10.3.0", 110, library)
 
 
 def test_importing_the_loader_loads_no_tensorrt() -> None:

@@ -77,11 +77,6 @@ def test_each_tile_of_each_layer_runs_once() -> None:
             assert what == "dense" or set(needed) <= set(log[:at]), "attention to rows that were not computed"
 
 
-def test_as_many_tiles_are_ahead_as_attention_takes_at_once() -> None:
-    log = enqueued(CudaFlow(lanes(), list(spans(80, 10))), 80, 20, layers=1)
-    assert [entry[2] for entry in log[:7]] == [0, 1, 20, 2, 3, 40, 4]
-
-
 def test_a_policy_that_asks_for_nothing_finds_all_rows_on_the_host() -> None:
     log = enqueued(HostDevice().flow(list(spans(30, 10))), 30, 10, asks=False)
     assert [entry[0] for entry in log[:6]] == ["dense"] * 3 + ["attention"] * 3
@@ -90,11 +85,6 @@ def test_a_policy_that_asks_for_nothing_finds_all_rows_on_the_host() -> None:
 def test_on_a_gpu_a_layer_is_complete_even_so() -> None:
     log = enqueued(CudaFlow(lanes(), list(spans(30, 10))), 30, 30, layers=1, asks=False)
     assert [entry[2] for entry in log if entry[0] == "dense"] == [0, 1, 2]
-
-
-def test_attention_goes_first() -> None:
-    assert lanes().attention.urgent
-    assert not lanes().dense.urgent
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (5, 7), (700, 1024)])

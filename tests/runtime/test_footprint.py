@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
+from tests.model_specs import grouped
+
 from h2o_runtime.execution.footprint import footprint
 from h2o_runtime.model_spec import ExpertsSpec, ModelSpec
 from h2o_runtime.policies.prefill import Full
 
 ROWS = 64  # of a call
-
-
-MODEL = ModelSpec(
-    family="llama",
-    hidden_size=64,
-    layers=2,
-    query_heads=4,
-    kv_heads=2,
-    head_size=16,
-    intermediate_size=160,
-    vocab_size=512,
-    max_position_embeddings=1024,
-    parameters=200_000,
-    tied=True,
-    scale=0.25,
-    dtype="float32",
-)
+MODEL = grouped(4, 2, 2)
 
 
 def scratch(model: ModelSpec, native_products: bool) -> int:

@@ -108,14 +108,6 @@ def test_logprobs_of_one_token_are_none(small: Generator) -> None:
     assert small.logprobs([5], POLICY).shape == (0,)
 
 
-def test_logprobs_start_from_an_empty_cache(small: Generator) -> None:
-    ids = random_ids(60)
-    fresh = small.logprobs(ids, POLICY)
-    small.prefill(ids[:50], POLICY)
-    np.testing.assert_array_equal(small.logprobs(ids, POLICY), fresh)
-    assert small.reused == 0
-
-
 def test_a_prompt_may_go_on_after_its_logprobs(small: Generator) -> None:
     ids = random_ids(60)
     expected = small.prefill(ids, POLICY).copy()
