@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -53,22 +53,8 @@ def test_attention_graphs_are_valid(dtype: str, score: Score, heads: Heads) -> N
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("n", [1, S - 1, S, 3 * S, 3 * S + 5])
-def test_phase1_is_intra_attention(n: int, dtype: str) -> None:
-    case = Case(n=n, group=2, dtype=dtype)
-    q, k, v = case.q(), case.kv(), case.kv()
-    for heads in ("kv", "query"):
-        scored = case.kv_heads if heads == "kv" else case.query_heads
-        graph = graphs_of(case, "colsum", heads)["phase1"]  # type: ignore[arg-type]
-        got = open_session(graph.model.SerializeToString(), 2).run(None, {"q": q, "k": k, "v": v})
-        attributes: dict[str, Any] = {"chunk_size": S, "scale": case.scale, "score_heads": scored}
-        check(case, tuple(got), lambda: operators.chunked_intra_attention(q, k, v, **attributes))  # noqa: B023
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("n", [1, 7])
-def test_decode_is_cached_attention(n: int, dtype: str) -> None:
-    case = Case(n=n, group=4, d=64, dtype=dtype)
+def test_decode_is_cached_attention(dtype: str) -> None:
+    case = Case(n=7, group=4, d=64, dtype=dtype)
     q, k, v = case.q(), case.kv(30), case.kv(30)
     graph = graphs_of(case, "colsum", "kv")["decode"]
     inputs = {"q": q, "k_cache": k, "v_cache": v, "length": np.array(20, np.int64)}

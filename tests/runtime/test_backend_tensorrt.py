@@ -23,7 +23,7 @@ from h2o_export.engines.selection import BuildOptions, select_engines
 from h2o_runtime import Generator
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.engines import Machine
-from h2o_runtime.errors import BackendError, BundleError, ConfigError
+from h2o_runtime.errors import BackendError
 from h2o_runtime.execution.step_rows import StepRow
 from h2o_runtime.limits import MOST_STEP_ROWS
 from h2o_runtime.policies.prefill import ColumnSum, Full, PrefillPolicy, Query, Window
@@ -301,15 +301,4 @@ def test_a_plan_that_tensorrt_refuses(double: RuntimeDouble) -> None:
     with pytest.raises(
         BackendError, match=r"dense_00\.plan: TensorRT cannot load it: the plan is from the future$"
     ):
-        load(double)
-
-
-def test_a_context_beyond_the_engines(double: RuntimeDouble) -> None:
-    with pytest.raises(ConfigError, match=r"built for at most 400.*--ctx-size 401"):
-        load(double, CONTEXT + 1)
-
-
-def test_engines_that_were_never_built(double: RuntimeDouble) -> None:
-    shutil.rmtree(double.bundle.folder / "engines")
-    with pytest.raises(BundleError, match="no engines here: h2o-build"):
         load(double)

@@ -17,7 +17,6 @@ from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.caches import Cache, Contiguous, Paged
 from h2o_runtime.errors import (
     BackendError,
-    BundleError,
     ConfigError,
 )
 from h2o_runtime.execution.forward import WARM_UP_ROWS, Forward
@@ -42,15 +41,6 @@ def test_bad_load_options_are_named(bundle: Path, options: dict[str, Any], says:
     with pytest.raises(ConfigError, match=says) as caught:
         Generator.load(bundle, **options)
     assert caught.value.field in options
-
-
-def test_a_folder_that_is_no_bundle(tmp_path: Path, shared_folder: Path) -> None:
-    with pytest.raises(BundleError, match="no such folder"):
-        Generator.load(tmp_path / "nowhere")
-    with pytest.raises(BundleError, match="not a bundle"):
-        Generator.load(tmp_path)
-    with pytest.raises(BundleError, match="looks like a checkpoint, run h2o-export"):
-        Generator.load(bundles.named(shared_folder, "llama-g2-d64-llama3")[0])
 
 
 def test_a_context_beyond_the_models_is_allowed_with_a_warning(
