@@ -9,11 +9,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from click.testing import CliRunner
 from tests.cli import exports
 from tests.forked import ROOT, Process, commands
 
@@ -105,11 +108,25 @@ def export_here() -> Callable[..., Any]:
 
     One of its own would load PyTorch once more. → click's result.
     """
-    from click.testing import CliRunner
+    return partial(_here, "export")
 
-    from h2o_cli.export import main
 
-    return lambda *args: CliRunner().invoke(main, [str(arg) for arg in args])
+@pytest.fixture
+def compare_here() -> Callable[..., Any]:
+    """The same for h2o-compare."""
+    return partial(_here, "compare")
+
+
+def _here(name: str, *args: object) -> Any:
+    return CliRunner().invoke(import_module(f"h2o_cli.{name}").main, [str(arg) for arg in args])
+
+
+@pytest.fixture(scope="module")
+def checkpoint(shared_folder: Path) -> Path:
+    """What tests of h2o-export export."""
+    from tests import bundles  # loads PyTorch
+
+    return bundles.named(shared_folder, exports.NAME)[0]
 
 
 @pytest.fixture

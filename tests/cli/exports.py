@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 NAME = "llama-g2-d64-llama3"  # a checkpoint of two layers, tied
 
@@ -14,3 +16,10 @@ def files(folder: Path) -> dict[str, int]:
         for path in folder.rglob("*")
         if path.is_file()
     }
+
+
+def strict_json(text: str | bytes) -> Any:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)

@@ -14,7 +14,6 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from tests.cli.conftest import Run
 from tests.cli.progress_lines import without_stages
-from tests.reference import checkpoints
 
 NAME = "llama-g2-d64-llama3"
 LONG = "a" * 300  # no file system takes such a name
@@ -59,11 +58,6 @@ class Place:
         """The manifest has the size that the file has now."""
         size = (self.bundle / name).stat().st_size
         return self.manifest(lambda m: m["files"][name].update(bytes=size))
-
-    def shards(self) -> Place:
-        shutil.rmtree(self.ck)
-        checkpoints.make_named(self.ck, NAME, sharded=True)
-        return self.remove("ck/model-00002-of-00003.safetensors")
 
     def weights(self, change: Callable[[dict[str, Any]], object]) -> Place:
         tensors = load_file(self.ck / "model.safetensors")

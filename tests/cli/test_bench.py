@@ -27,7 +27,7 @@ from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.dense_graphs.choice import default_products
 from h2o_runtime.dense_graphs.native import can_widen, is_fast
-from h2o_runtime.policies.prefill import Full, Query
+from h2o_runtime.policies.prefill import Query
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 LLAMA_CPP = importlib.util.find_spec("llama_cpp") is not None
@@ -180,18 +180,6 @@ def test_a_contestant_that_dies_is_a_line_of_the_results() -> None:
     measurement.run()
     assert measurement.series == []
     assert "/nowhere" in measurement.missing[0].reason
-
-
-@pytest.mark.parametrize("tokens", [5, 8, 29, 64])
-def test_visible_pairs_are_those_of_the_pattern(tokens: int) -> None:
-    config = Query(chunk_size=8, batch_size=8, local=2, heavy=3, dense_tail=4)
-    counted, tail = 0, (tokens - 4) // 8 * 8 if tokens > 8 else tokens  # it begins with a tile: here, a chunk
-    for query in range(tail):
-        chunk = query // 8
-        counted += query % 8 + 1 + (config.local + config.heavy if chunk else 0)
-    counted += sum(query + 1 for query in range(tail, tokens))
-    assert config.visible_pairs(tokens) == counted
-    assert Full().visible_pairs(tokens) == tokens * (tokens + 1) // 2
 
 
 def test_all_of_the_last_layer_but_its_keys_values_and_queries_runs_on_one_row(shared_folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import shutil
@@ -19,12 +18,6 @@ from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.engines import EngineManifest
 
 pytestmark = pytest.mark.timeout(600)
-
-
-@pytest.fixture(scope="module")
-def h2o(h2o: Run) -> Run:
-    """With time for a busy machine."""
-    return functools.partial(h2o, timeout=200)
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from h2o_cli.eval.metrics import (
     entropy,
     evenly,
     frequency_loss,
-    losses,
     perplexity,
 )
 from h2o_cli.eval.policies import BASELINES, Baseline
@@ -32,7 +31,6 @@ from h2o_cli.eval.recall import (
     selected_mass,
 )
 from h2o_runtime import Generator
-from h2o_runtime.answers.sampling import log_probabilities
 from h2o_runtime.policies.prefill import (
     PREFILL,
     Full,
@@ -53,13 +51,6 @@ def baseline(name: str, budget: dict[str, Any]) -> Baseline:
 
 
 # --- Losses and distributions -----------------------------------------------------------------------------
-
-
-def test_losses_of_tokens_are_their_log_probabilities() -> None:
-    logits = np.random.default_rng(1).normal(scale=9, size=(20, 1000)).astype(np.float32)
-    tokens = np.arange(20) * 7
-    expected = -log_probabilities(logits)[np.arange(20), tokens]
-    np.testing.assert_allclose(losses(logits, tokens), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_perplexity_is_a_geometric_mean() -> None:
@@ -250,17 +241,6 @@ def test_a_list_that_is_widened_is_everything(tiny_generator: Generator, heldout
 
 
 # --- Baselines --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", BASELINES.names)
-def test_a_baseline_of_the_whole_past_is_full_attention(
-    tiny_generator: Generator, heldout_ids: Any, name: str
-) -> None:
-    ids = heldout_ids[:100]
-    config = baseline(name, SMALL | {"heavy": 100})
-    np.testing.assert_allclose(
-        tiny_generator.logprobs(ids, config), tiny_generator.logprobs(ids, FULL), atol=2e-4
-    )
 
 
 @pytest.mark.parametrize("name", BASELINES.names)

@@ -189,14 +189,6 @@ def test_a_continuations_error_is_that_of_the_mean_over_texts() -> None:
     assert figure.text(rule) == "+5.00% ± 2.89"
 
 
-def test_shares_say_of_how_many() -> None:
-    rows = [value("h2o", Kind.RULE, Measure.NEEDLE, "needle", hit, "0.50") for hit in (1.0, 0.0, 1.0, 0.0)]
-    (rule,) = summarize(rows)
-    assert (rule.needle, rule.needle_cases, rule.texts) == (0.5, 4, 0)
-    (figure,) = (one for one in FIGURES if one.title == "needles")
-    assert figure.text(rule) == "50% of 4"
-
-
 # --- Suites -----------------------------------------------------------------------------------------------
 
 

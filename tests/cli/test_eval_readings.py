@@ -8,19 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.cli.test_eval_metrics import FULL, SMALL
-from tests.conftest import EXAMPLE
 from tests.prefill import prefill_of
 
-from h2o_cli.eval.contestants import Contestant, Kind
-from h2o_cli.eval.measuring import BEGINNING, Extent, Measurer
 from h2o_cli.eval.metrics import evenly, frequency_loss, judge
-from h2o_cli.eval.needles import ChatFrame
 from h2o_cli.eval.readings import read, read_on
-from h2o_cli.eval.texts import Document
 from h2o_runtime import Generator
 from h2o_runtime.answers.sampling import log_probabilities
-from h2o_runtime.policies.prefill import Query
-from h2o_runtime.text import Tokenizer
 
 
 def test_a_reading_is_what_the_generator_says(tiny_generator: Generator, heldout_ids: Any) -> None:
@@ -52,11 +45,6 @@ def test_a_continuation_is_what_decode_makes_of_it(tiny_generator: Generator, he
     assert sparse.divergence(truth) > 0
 
 
-def test_a_continuation_of_one_token(tiny_generator: Generator, heldout_ids: Any) -> None:
-    one = read_on(tiny_generator, heldout_ids[:40], heldout_ids[40:41], FULL, np.array([0]))
-    assert (one.nll.shape, one.likely.shape, len(one.logs)) == ((1,), (1,), 1)
-
-
 def test_a_model_that_knows_nothing_is_told(tiny_generator: Generator, heldout_ids: Any) -> None:
     ids = heldout_ids[:300]
     trained = read(tiny_generator, ids, FULL, evenly(10, 300, 20))
@@ -69,20 +57,3 @@ def test_a_model_that_knows_nothing_is_told(tiny_generator: Generator, heldout_i
     assert "does not read what stands before" in judge(context_free, trained.logs, ids, 4096).problems[0]
     (told_of_text,) = judge(trained.nll, trained.logs, ids * 0, 4096).problems
     assert told_of_text.startswith("the first text repeats itself")
-
-
-def test_the_model_shows_on_a_short_text_whether_it_is_trained(
-    tiny_generator: Generator, heldout_ids: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[int] = []
-    each = tiny_generator.each_logits
-    monkeypatch.setattr(
-        tiny_generator, "each_logits", lambda ids, policy: (read.append(len(ids)), each(ids, policy))[1]
-    )
-    found = (Contestant("full", FULL, Kind.TRUTH), Contestant("h2o", Query(), Kind.RULE))
-    for length in (2 * BEGINNING, 96):
-        document = Document("a", np.resize(heldout_ids, length))
-        extent = Extent(length, length // 4, 0, ("perplexity",), (), (), 1, "end")
-        measurer = Measurer(tiny_generator, Tokenizer.load(EXAMPLE), (document,), found, extent, ChatFrame())
-        assert measurer.sanity().problems == ()
-    assert read == [BEGINNING, 96]

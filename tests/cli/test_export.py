@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import functools
 import hashlib
 import importlib.metadata
 import json
@@ -18,7 +17,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from tests import bundles, family_models
 from tests.cli.conftest import Run
-from tests.cli.exports import NAME, files
+from tests.cli.exports import NAME, files, strict_json
 from tests.cli.progress_lines import without_stages
 from tests.reference import gguf_files
 
@@ -47,17 +46,6 @@ PREFILL = {
 
 
 @pytest.fixture(scope="module")
-def h2o(h2o: Run) -> Run:
-    """With time for loading PyTorch on a busy machine."""
-    return functools.partial(h2o, timeout=200)
-
-
-@pytest.fixture(scope="module")
-def checkpoint(shared_folder: Path) -> Path:
-    return bundles.named(shared_folder, NAME)[0]
-
-
-@pytest.fixture(scope="module")
 def exported(h2o: Run, checkpoint: Path, shared_folder: Path) -> tuple[Path, Any]:
     """A bundle that h2o-export wrote with FLAGS, and the JSON document that it printed; made once."""
     bundle, printed = shared_folder / "new" / "folder" / "bundle", shared_folder / "printed.json"
@@ -67,18 +55,11 @@ def exported(h2o: Run, checkpoint: Path, shared_folder: Path) -> tuple[Path, Any
             done = h2o("export", checkpoint, "-o", bundle, *FLAGS, "--json")
             assert (done.returncode, without_stages(done.stderr)) == (0, b"")
             printed.write_bytes(done.stdout)
-    return bundle, _json(printed.read_bytes())
+    return bundle, strict_json(printed.read_bytes())
 
 
 def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _json(text: bytes) -> Any:
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is not JSON")
-
-    return json.loads(text, parse_constant=refuse)
 
 
 # What it writes
@@ -211,7 +192,7 @@ def test_the_flags_of_the_export_are_the_defaults_of_the_bundle(h2o: Run, export
         sets = generator.report().last
     assert [layer.shape for layer in sets] == [(4, 80)] * 2
     answer = h2o("run", bundle, "-p", "a", "-n", 1, "--json", "-ub", 256)
-    assert _json(answer.stdout)["prefill"] == PREFILL | {"chunk_size": 256}
+    assert strict_json(answer.stdout)["prefill"] == PREFILL | {"chunk_size": 256}
 
 
 # What --dry-run prints
@@ -221,15 +202,15 @@ def test_a_dry_run_writes_nothing_and_tells_all(h2o: Run, checkpoint: Path, tmp_
     args = ("export", checkpoint, "-o", tmp_path / "bundle", *FLAGS, "--dry-run", "-c", 3000)
     done = h2o(*args, "--json")
     assert (done.returncode, done.stderr) == (0, b"")
-    plan = _json(done.stdout)
+    plan = strict_json(done.stdout)
     assert plan["output"] == str(tmp_path / "bundle")
     assert plan["prefill"] == PREFILL
     assert [graph["name"] for graph in plan["graphs"]] == GRAPHS
     manifest = Manifest.read(bundles.named(checkpoint.parent, NAME)[1])
     assert plan["model"] == manifest.model.model_dump() | {"max_position_embeddings": 3000}
     for graph, real in zip(plan["graphs"][:3], manifest.graphs[:3], strict=True):
-        assert graph["inputs"] == json.loads(real.model_dump_json())["inputs"]
-        assert graph["outputs"] == json.loads(real.model_dump_json())["outputs"]
+        assert graph["inputs"] == json.loads(real.model_dumpstrict_json())["inputs"]
+        assert graph["outputs"] == json.loads(real.model_dumpstrict_json())["outputs"]
     memory, model = plan["memory_bytes"], plan["model"]
     assert plan["context"] == 3000
     assert memory["cache"] == 2 * model["layers"] * 3000 * model["kv_heads"] * model["head_size"] * 4
@@ -271,12 +252,12 @@ def test_a_dry_run_needs_no_output_and_no_free_place(
     export_here: Callable[..., Any], checkpoint: Path, whole_bundle: Path
 ) -> None:
     before = files(whole_bundle)
-    half = _json(export_here(checkpoint, "--dry-run", "--json", "--dtype", "float16").stdout)
+    half = strict_json(export_here(checkpoint, "--dry-run", "--json", "--dtype", "float16").stdout)
     there = export_here(checkpoint, "--dry-run", "--json", "-o", whole_bundle)
     assert there.exit_code == 0
-    assert 2 * half["disk_bytes"] == _json(there.stdout)["disk_bytes"]
+    assert 2 * half["disk_bytes"] == strict_json(there.stdout)["disk_bytes"]
     sentence = f"{whole_bundle}: exists already; choose another folder or add --force"
-    assert (half["refused"], _json(there.stdout)["refused"]) == (None, sentence)
+    assert (half["refused"], strict_json(there.stdout)["refused"]) == (None, sentence)
     text = export_here(checkpoint, "--dry-run", "-o", whole_bundle).stdout
     assert text.endswith(f"{sentence}\ndry run: nothing was written\n")
     assert half["context"] == half["model"]["max_position_embeddings"] == 4096
@@ -351,7 +332,7 @@ def test_activations_beyond_float16_are_a_missed_tolerance(
     done = export_here(loud, "-o", tmp_path / "half", "--dtype", "float16", "--json")
     assert done.exit_code == 3
     assert done.stderr.startswith(f"error: {tmp_path / 'half'}: its logits differ")
-    assert _json(done.stdout)["validation"]["passed"] is False
+    assert strict_json(done.stdout)["validation"]["passed"] is False
     assert Manifest.read(tmp_path / "half").validation is not None  # it can still be read
 
 

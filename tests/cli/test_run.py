@@ -138,34 +138,18 @@ MISUSE: dict[str, tuple[tuple[object, ...], int, str]] = {
         "holds 64: add a --ctx-size above",
     ),  # not counted whole
     "n 0": (("-p", "a", "-n", 0), 2, "0 is not in the range x>=1"),
-    "context huge": (("-p", "a", "-c", 10**30), 2, "is not in the range"),
-    "invalid stop": (("-p", "a", "--stop", b"\xff"), 1, "--stop is not valid UTF-8"),
     "context beyond positions": (("-p", "a", "-c", 1 << 25), 2, "is not in the range 1<=x<=16777216"),
     "M >= S": (
         ("-p", "a", "-ub", 512),
         2,
         "local + heavy is 64 + 448 = 512, which must be below chunk_size",
     ),
-    "no policy": (("-p", "a", "--prefill", "sparse"), 2, "must be one of h2o, full"),
     "no setting": (("-p", "a", "--prefill", "h2o hevy=9"), 2, "has no setting hevy: did you mean heavy?"),
-    "no value": (("-p", "a", "--prefill", "h2o heavy"), 2, "'heavy' is no setting"),
     "twice": (("-p", "a", "--prefill", "h2o heavy=9", "--h2o-heavy", 9), 2, "heavy is given twice"),
     "another rule's": (
         ("-p", "a", "--prefill", "h2o score=colsum tile=64"),
         2,
         "h2o score=colsum has no tile: it belongs to h2o score=query",
-    ),
-    "no effect": (
-        ("-p", "a", "--prefill", "minference vertical=9 fraction=0.5"),
-        2,
-        "vertical has no effect beside fraction=0.5",
-    ),
-    "help of nothing": (("--prefill", "help sparse"), 2, "must be one of h2o, full"),
-    "a cache's typo": (("-p", "a", "--cache", "paged row=int8"), 2, "has no setting row: did you mean rows?"),
-    "a decode policy's": (
-        ("-p", "a", "--decode", "full budget=9"),
-        2,
-        "full has no budget: it belongs to quest",
     ),
     "temperature": (("-p", "a", "--temperature", "nan"), 2, "temperature is nan: it must be"),
     "top-p": (
@@ -174,14 +158,7 @@ MISUSE: dict[str, tuple[tuple[object, ...], int, str]] = {
         "--top-p is 1.5: it must be between 0 and 1",
     ),
     "seed": (("-p", "a", "--temperature", 1, "--seed", -1), 2, "seed is -1"),
-    "greedy top-k": (
-        ("-p", "a", "--top-k", 9),
-        2,
-        "--top-k has no effect with --temperature 0: change --temp",
-    ),
     "empty stop": (("-p", "a", "--stop", ""), 2, "stop has ''"),
-    "logprobs": (("-p", "a", "--logprobs", 1), 2, "--logprobs has no effect without --json"),
-    "system": (("-p", "a", "--system", "b"), 2, "--system has no effect without --chat"),
     "drafts beside quest": (
         ("-p", "a", "--speculate", "lookup", "--decode", "quest"),
         2,
@@ -262,8 +239,9 @@ def test_little_memory_is_told_as_such(megabytes: int, tiny_bundle: Path) -> Non
 # What it says about a bundle that is not one
 
 
-@pytest.mark.parametrize("name", ["onnx/phase1.onnx", "onnx/weights/dense_03.bin", "tokenizer.json"])
-@pytest.mark.parametrize("damage", ["missing", "truncated"])
+@pytest.mark.parametrize(
+    ("name", "damage"), [("onnx/phase1.onnx", "missing"), ("tokenizer.json", "truncated")]
+)
 def test_a_damaged_file_is_named(h2o: Run, bundle_copy: Path, name: str, damage: str) -> None:
     file = bundle_copy / name
     content = file.read_bytes()
@@ -276,27 +254,6 @@ def test_a_damaged_file_is_named(h2o: Run, bundle_copy: Path, name: str, damage:
     assert message.startswith(f"error: {file}: {damage[:7]}") or damage in message
     assert str(file) in message
     assert len(message.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (None, "no manifest.json, so this is not a bundle"),
-        (b'{"format": 1, "model"', "manifest.json: cannot be read as JSON"),
-        (b"\xff\xfe", "manifest.json: cannot be read as JSON"),
-        (b'{"format": 99}', "bundle format 99, this version reads 1"),
-        (b'{"format": 1}', "manifest.json: created_by: Field required"),
-        (b"[]", "bundle format None"),
-    ],
-)
-def test_a_broken_manifest(h2o: Run, bundle_copy: Path, content: bytes | None, sentence: str) -> None:
-    (bundle_copy / "manifest.json").unlink()
-    if content is not None:
-        (bundle_copy / "manifest.json").write_bytes(content)
-    done = h2o("run", bundle_copy, "-p", "a")
-    assert done.returncode == 1
-    assert sentence in done.stderr.decode()
-    assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_flipped_bit_is_refused_where_it_is_asked_for(h2o: Run, bundle_copy: Path) -> None:

@@ -88,14 +88,6 @@ def test_greedy_answers_equal_transformers(smollm2_bundle: Path, expected: list[
             assert ours == answer, prompt
 
 
-def test_a_conversation_in_the_terminal(h2o: Run, smollm2_bundle: Path, expected: list[list[int]]) -> None:
-    done = h2o(
-        "run", smollm2_bundle, "--chat", "-p", PROMPTS[0], "--temperature", 0, "-n", TOKENS, timeout=300
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.decode().strip() == Tokenizer.load(smollm2_bundle).decode(expected[0]).strip()
-
-
 def test_the_readmes_first_example_has_a_good_answer(h2o: Run, smollm2_bundle: Path) -> None:
     assert "converts carbon dioxide" in _answer_to_the_readmes_question(h2o, smollm2_bundle)
 
