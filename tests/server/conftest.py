@@ -66,12 +66,8 @@ def serve(tiny_bundle: Path, tmp_path: Path, request: pytest.FixtureRequest) -> 
 
 @pytest.fixture(scope="session")
 def shared_server(tool_bundle: Path) -> Iterator[Server]:
-    server = Server(tool_bundle, "--ctx-size", 512)
-    try:
-        server.wait_until_ready()
+    with Server(tool_bundle, "--ctx-size", 512) as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture

@@ -80,6 +80,18 @@ class Server:
         self._reader.start()
         self._http: httpx.Client | None = None
 
+    def __enter__(self) -> Server:
+        """Once it is ready."""
+        try:
+            self.wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
     @property
     def log(self) -> str:
         return "".join(self._lines)
@@ -132,6 +144,13 @@ class Server:
 
     def complete(self, prompt: Any = "Once", **parameters: Any) -> httpx.Response:
         return self.post("/v1/completions", {"prompt": prompt, "max_tokens": 4} | parameters)
+
+    def streamed(self, path: str, body: dict[str, Any]) -> Iterator[Any]:
+        """The events of a stream, as they come."""
+        with self.client() as client, client.stream("POST", path, json=body | {"stream": True}) as response:
+            assert response.status_code == 200, response.read()
+            assert response.headers["content-type"].startswith("text/event-stream")
+            yield from events(response.iter_lines())
 
     @contextlib.contextmanager
     def connection(self, timeout: float = PATIENCE) -> Iterator[socket.socket]:

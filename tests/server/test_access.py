@@ -119,10 +119,8 @@ COMMENT = "of the laptop"
 def locked(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     keys = tmp_path_factory.mktemp("keys") / "keys"
     keys.write_text(f"# {COMMENT}\n\n{SECRET}\n{SECRET}-file\n  second key  \n  #{COMMENT}\n")
-    server = Server(tiny_bundle, "--ctx-size", 64, "--api-key-file", keys)
-    server.wait_until_ready()
-    yield server
-    server.stop()
+    with Server(tiny_bundle, "--ctx-size", 64, "--api-key-file", keys) as server:
+        yield server
 
 
 def test_open_without_a_key(locked: Server) -> None:

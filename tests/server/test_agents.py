@@ -38,13 +38,10 @@ ASK = "How warm is it in Oslo?"
 
 @pytest.fixture(scope="module", params=["template with tools", "template without"])
 def agent_server(request: pytest.FixtureRequest, tool_bundle: Path, tiny_bundle: Path) -> Iterator[Server]:
-    server = Server(
-        tiny_bundle if "without" in request.param else tool_bundle, "--ctx-size", 1024, "--slots", 4
-    )
-    server.wait_until_ready()
-    yield server
-    assert "Traceback" not in server.log
-    server.stop()
+    bundle = tiny_bundle if "without" in request.param else tool_bundle
+    with Server(bundle, "--ctx-size", 1024, "--slots", 4) as server:
+        yield server
+        assert "Traceback" not in server.log
 
 
 @pytest.fixture

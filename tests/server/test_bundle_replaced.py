@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.server.conftest import Serve
 from tests.server.running import Pace, Server, error_of
-from tests.server.test_lifecycle import long_stream, read_to_the_end
+from tests.server.test_lifecycle import long_stream
 
 SCHEMA = {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"]}
 
@@ -41,7 +41,7 @@ def test_a_bundle_that_is_written_into_ends_answers_and_not_the_server(
         cut(served)
     else:
         copied_over(served, tiny_bundle)
-    told = read_to_the_end(stream)
+    told = list(stream)
     assert told[-1]["error"]["code"] == "bundle_changed"  # type: ignore[index]
     for refused in (server.complete(), server.get("/health")):
         error = error_of(refused, 503)

@@ -6,15 +6,13 @@ import json
 from typing import Any
 
 import pytest
-from tests.server.running import Server, error_of, events, wait_for
+from tests.server.running import Server, error_of, wait_for
 
 ASK = [{"role": "user", "content": "Name a colour."}]
 
 
 def streamed(server: Server, path: str, **body: Any) -> list[Any]:
-    with server.client() as client, client.stream("POST", path, json={**body, "stream": True}) as response:
-        assert response.status_code == 200, response.read()
-        return list(events(response.iter_lines()))
+    return list(server.streamed(path, body))
 
 
 def test_n_choices_of_a_chat(openai: Any) -> None:

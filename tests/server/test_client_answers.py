@@ -46,16 +46,6 @@ def test_completion_has_16_tokens_unless_told_otherwise(openai: Any) -> None:
     assert answer.usage.completion_tokens == 16
 
 
-def test_a_stop_string_ends_the_answer_and_is_not_in_it(openai: Any) -> None:
-    whole = openai.completions.create(model="m", prompt="import os\n", max_tokens=24, temperature=0)
-    stop = whole.choices[0].text[6:9]
-    cut = openai.completions.create(
-        model="m", prompt="import os\n", max_tokens=24, temperature=0, stop=["never so", stop]
-    )
-    assert cut.choices[0].finish_reason == "stop"
-    assert cut.choices[0].text == whole.choices[0].text.partition(stop)[0]
-
-
 def test_logit_bias_forces_and_bans(openai: Any, server: Server) -> None:
     token = server.post("/tokenize", {"content": " the"}).json()["tokens"][0]
     forced = openai.completions.create(

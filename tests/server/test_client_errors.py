@@ -23,16 +23,6 @@ def test_what_is_unknown_is_not_found(server: Any) -> None:
         client(server.url).moderations.create(model="m", input="x")
 
 
-def test_an_error_within_a_stream(server: Any) -> None:
-    """Penalties that leave no token to choose show up only when the first token is to be chosen."""
-    with pytest.raises(openai.APIError, match="repetition_penalty"):
-        list(
-            client(server.url).completions.create(
-                model="m", prompt="a b", stream=True, extra_body={"repetition_penalty": 1e-300}
-            )
-        )
-
-
 def test_a_full_queue_is_worth_another_try(serve: Serve) -> None:
     """The client sees a 503, waits for as long as Retry-After says, and gets its answer."""
     server = serve("--limits", "queue=0", "--ctx-size", 2048)

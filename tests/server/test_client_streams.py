@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.server.running import Server, events
+from tests.server.running import Server
 
 SEEDS = [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (3, 4))]
 # Read anew each time: a prompt that goes on from its own rows has other rounding.
@@ -19,10 +19,7 @@ HOT = {"temperature": 3.0, "max_tokens": 40, "ignore_eos": True}
 
 def chunks(server: Server, path: str, body: dict[str, Any]) -> list[Any]:
     """All events of a stream but [DONE], which must be there."""
-    with server.client() as client, client.stream("POST", path, json={**body, "stream": True}) as response:
-        assert response.status_code == 200
-        assert response.headers["content-type"].startswith("text/event-stream")
-        told = list(events(response.iter_lines()))
+    told = list(server.streamed(path, body))
     assert told[-1] == "[DONE]"
     assert "[DONE]" not in told[:-1]
     return told[:-1]

@@ -38,20 +38,6 @@ def check_weather(function: Any) -> None:
     assert 1 <= arguments["days"] <= 9
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_call_that_is_asked_for_comes(openai: Any, seed: int) -> None:
-    answer = openai.chat.completions.create(
-        model="m", messages=ASK, tools=[WEATHER], tool_choice="required", seed=seed, max_tokens=100
-    )
-    (answered,) = answer.choices
-    assert answered.finish_reason == "tool_calls"
-    assert answered.message.content is None
-    (call,) = answered.message.tool_calls
-    assert call.type == "function"
-    assert call.id
-    check_weather(call.function)
-
-
 def test_a_named_tool_is_called_among_several(openai: Any) -> None:
     answer = openai.chat.completions.create(
         model="m",

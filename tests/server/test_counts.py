@@ -20,10 +20,8 @@ SessionPool.share = lambda self, session: time.sleep(1.5)
 
 @pytest.fixture(scope="module")
 def late(tiny_bundle: Path) -> Iterator[Server]:
-    server = Server(tiny_bundle, "--ctx-size", 512, "--slots", 2, code=LATE)
-    server.wait_until_ready()
-    yield server
-    server.stop()
+    with Server(tiny_bundle, "--ctx-size", 512, "--slots", 2, code=LATE) as server:
+        yield server
 
 
 def counted(server: Server) -> dict[str, float]:

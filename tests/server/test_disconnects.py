@@ -23,10 +23,8 @@ SOON = 30.0  # a busy machine's moment
 
 @pytest.fixture(scope="module")
 def roomy(tiny_bundle: Path) -> Iterator[Server]:
-    server = Server(tiny_bundle, "--ctx-size", 16_384)
-    server.wait_until_ready()
-    yield server
-    server.stop()
+    with Server(tiny_bundle, "--ctx-size", 16_384) as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)

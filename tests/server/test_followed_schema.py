@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,16 +50,10 @@ def test_no_member_comes_twice(compiler: GrammarCompiler) -> None:
 
 # Schemas, an answer that fits, and others that do not.
 CLOSED: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
-    "no properties": ({"properties": {}}, "{}", ('{"a": 1}',)),
     "properties beside allOf": (
         {**NAMES, "allOf": [{"properties": {"n": NUMBER}, "required": ["n"]}]},
         '{"a": "x", "n": 1}',
         ('{"a": "x"}', '{"a": "x", "n": 1, "c": 1}', '{"a": "x", "n": 1, "n": 1}', '{"a": "x", "n": "x"}'),
-    ),
-    "nested allOf": (
-        {"allOf": [{"allOf": [{"properties": {"a": TEXT}}]}, {"properties": {"n": NUMBER}}]},
-        '{"a": "x", "n": 1}',
-        ('{"a": "x", "c": 1}', '{"a": 1}'),
     ),
     "one name in two schemas": (
         {"properties": {"n": NUMBER}, "allOf": [{"properties": {"n": {"minimum": 5}}}]},
@@ -77,16 +70,6 @@ CLOSED: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
         '{"a": "x", "b": "y"}',
         ('{"a": "x"}', '{"a": "x", "b": "y", "c": 1}', '{"a": "x", "b": "y", "n": "not a number"}'),
     ),
-    "if and then": (
-        {**NAMES, "if": {"required": ["b"]}, "then": {"properties": {"n": NUMBER}, "required": ["n"]}},
-        '{"a": "x", "b": "y", "n": 1}',
-        ('{"a": "x", "c": 1}', '{"a": "x", "n": 1, "n": 2}'),
-    ),
-    "a required member without a schema": (
-        {**NAMES, "required": ["a", "c"]},
-        '{"a": "x", "c": [1]}',
-        ('{"a": "x"}', '{"a": "x", "c": 1, "d": 1}', '{"a": "x", "c": 1, "c": 1}'),
-    ),
     "patterns of names": (
         {**NAMES, "allOf": [{"patternProperties": {"^c": NUMBER}}]},
         '{"a": "x", "c1": 1}',
@@ -96,11 +79,6 @@ CLOSED: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
         {"properties": {"a": TEXT}, "allOf": [{"properties": {"n": NUMBER}, "additionalProperties": False}]},
         '{"n": 1}',
         ('{"a": "x"}', '{"c": 1}'),
-    ),
-    "at least one member": (
-        {**NAMES, "required": [], "minProperties": 1},
-        '{"b": "x"}',
-        ("{}", '{"c": "x"}'),
     ),
     "two trees at once": (
         {
@@ -125,14 +103,6 @@ def test_combined_objects_have_the_members_that_their_schemas_name(
     assert fits(compiler, schema, right)
     for text in wrong:
         assert not fits(compiler, schema, text), text
-    inside = {
-        "type": "array",
-        "items": {"$ref": "#/$defs/it"},
-        "$defs": {"it": schema, **schema.get("$defs", {})},
-    }
-    if "#" not in json.dumps(schema):
-        assert fits(compiler, inside, f"[{right}]")
-        assert not fits(compiler, inside, f"[{wrong[0]}]")
 
 
 @pytest.mark.parametrize(

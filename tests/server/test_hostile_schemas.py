@@ -79,11 +79,9 @@ def memory(server: Server) -> int:
 
 @pytest.fixture(scope="module")
 def compiling(tiny_bundle: Path) -> Iterator[Server]:
-    server = Server(tiny_bundle, "--ctx-size", 512, fresh=True)
-    server.wait_until_ready()
-    assert server.chat(**asking({"type": "null"})).status_code == 200  # the fork server is there
-    yield server
-    server.stop()
+    with Server(tiny_bundle, "--ctx-size", 512, fresh=True) as server:
+        assert server.chat(**asking({"type": "null"})).status_code == 200  # the fork server is there
+        yield server
 
 
 @pytest.mark.parametrize("schema", [huge, many])

@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.forked import ROOT, commands
-from tests.server.running import PATIENCE, Pace, Server, error_of, events, free_port, wait_for
+from tests.server.running import PATIENCE, Pace, Server, error_of, free_port, wait_for
 
 from h2o_runtime.errors import ServerError
 from h2o_server.scheduling import inference
@@ -53,39 +53,12 @@ Forward.decode_rows = endless
 
 def long_stream(server: Server, **parameters: object) -> Iterator[object]:
     """The events of an answer that goes on until something ends it."""
-    body = {"prompt": "Once", "stream": True, "ignore_eos": True} | parameters
-    with server.client() as client, client.stream("POST", "/v1/completions", json=body) as response:
-        assert response.status_code == 200
-        yield from events(response.iter_lines())
-
-
-def read_to_the_end(stream: Iterator[object]) -> list[object]:
-    return list(stream)
+    return server.streamed("/v1/completions", {"prompt": "Once", "ignore_eos": True} | parameters)
 
 
 def run_to_the_end(*flags: object) -> subprocess.CompletedProcess[str]:
     done = commands("serve").run("serve", [str(flag) for flag in flags], None, PATIENCE)
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
-
-
-def test_sigterm_lets_the_running_stream_finish_and_refuses_others(serve: Serve, tmp_path: Path) -> None:
-    pace = Pace(tmp_path)
-    server = serve("--grace", PATIENCE, code=pace.code)
-    pace.hold()
-    stream = long_stream(server, max_tokens=30)
-    first = next(stream)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(server.complete)
-        wait_for(lambda: server.metric("h2o_queue_length") == 1)
-        server.process.send_signal(signal.SIGTERM)
-        refused = waiting.result(PATIENCE)
-    assert error_of(refused, 503)["code"] == "shutting_down"
-    assert error_of(server.complete(), 503)["code"] == "shutting_down"
-    assert server.get("/health").status_code == 503
-    pace.go()
-    told = [first, *read_to_the_end(stream)]
-    assert told[-1] == "[DONE]"
-    assert server.process.wait(PATIENCE) == 143
 
 
 @pytest.mark.parametrize("second_signal", [False, True])
@@ -100,7 +73,7 @@ def test_a_stream_that_outlives_the_grace_ends_with_an_error(
     if second_signal:
         wait_for(lambda: server.get("/health").status_code == 503)
         server.process.send_signal(signal.SIGINT)
-    told = read_to_the_end(stream)
+    told = list(stream)
     assert told[-1] != "[DONE]"
     assert told[-1]["error"]["code"] == "shutting_down"  # type: ignore[index]
     assert server.process.wait(PATIENCE) == 143
@@ -166,7 +139,7 @@ def test_a_killed_server_starts_again_on_its_port(tiny_bundle: Path, serve: Serv
     next(stream)
     first.process.kill()
     with pytest.raises(httpx.HTTPError):
-        read_to_the_end(stream)
+        list(stream)
     first.process.wait(PATIENCE)
     second = serve("--port", first.port)
     assert second.port == first.port
@@ -175,10 +148,9 @@ def test_a_killed_server_starts_again_on_its_port(tiny_bundle: Path, serve: Serv
 
 def test_an_open_door_and_too_large_a_pool_are_told(serve: Serve) -> None:
     open_door = serve("--host", "0.0.0.0")
-    closed = serve("--host", "0.0.0.0", key="k")
-    usual = serve("--cache-pool", 999_999_999)
-    assert ["anybody" in server.log for server in (open_door, closed, usual)] == [True, False, False]
-    wait_for(lambda: "a full --cache-pool the server takes" in usual.log)
+    closed = serve("--host", "0.0.0.0", "--cache-pool", 999_999_999, key="k")
+    assert ["anybody" in server.log for server in (open_door, closed)] == [True, False]
+    wait_for(lambda: "a full --cache-pool the server takes" in closed.log)
     assert "--cache-pool the server takes" not in open_door.log
 
 
@@ -222,19 +194,19 @@ def test_flags_out_of_range_are_told(flags: tuple[object, ...], word: str, tiny_
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.parametrize("text", ["\n\n", "# the laptop's\n  # another\n"])
-def test_an_empty_key_file_locks_nobody_in(tiny_bundle: Path, tmp_path: Path, text: str) -> None:
-    (tmp_path / "keys").write_text(text)
+@pytest.mark.parametrize(
+    ("text", "code", "says"),
+    [
+        ("# the laptop's\n  # another\n", 1, "holds no API key"),
+        ("schlüssel\n", 2, "an API key must be printable ASCII characters"),
+    ],
+)
+def test_a_file_without_a_key_that_can_be_used_is_told(
+    tiny_bundle: Path, tmp_path: Path, text: str, code: int, says: str
+) -> None:
+    (tmp_path / "keys").write_text(text, encoding="utf-8")
     ended = run_to_the_end(tiny_bundle, "--api-key-file", tmp_path / "keys")
-    assert ended.returncode == 1
-    assert "holds no API key" in ended.stderr
-
-
-def test_a_key_that_no_header_can_carry_is_told(tiny_bundle: Path, tmp_path: Path) -> None:
-    (tmp_path / "keys").write_text("schlüssel\n", encoding="utf-8")
-    ended = run_to_the_end(tiny_bundle, "--api-key-file", tmp_path / "keys")
-    assert ended.returncode == 2
-    assert "an API key must be printable ASCII characters" in ended.stderr
+    assert (ended.returncode, says in ended.stderr) == (code, True)
 
 
 def test_a_full_disk_for_the_log_costs_only_the_log(tiny_bundle: Path) -> None:
@@ -262,31 +234,26 @@ def test_a_full_disk_for_the_log_costs_only_the_log(tiny_bundle: Path) -> None:
         process.wait()
 
 
-def test_a_failed_inference_thread_is_told_to_everyone(serve: Serve) -> None:
-    server = serve(code=FAILING_DECODE)
+def test_a_failed_inference_thread_is_told_to_everyone(serve: Serve, tmp_path: Path) -> None:
+    """Whose answer has begun, who waits, and who comes later."""
+    pace = Pace(tmp_path)
+    server = serve(code=FAILING_DECODE + pace.code)
     assert server.complete(max_tokens=1).status_code == 200  # sampled from the prompt's own logits
-    told = read_to_the_end(long_stream(server, max_tokens=4000))
-    assert told[-1]["error"]["code"] == "inference_failed"  # type: ignore[index]
+    pace.hold()
+    stream = long_stream(server, max_tokens=4000)
+    next(stream)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(server.complete) for _ in range(2)]
+        wait_for(lambda: server.metric("h2o_queue_length") == 2)
+        pace.go()
+        assert all(error_of(one.result(), 500)["code"] == "inference_failed" for one in waiting)
+    assert list(stream)[-1]["error"]["code"] == "inference_failed"  # type: ignore[index]
     assert error_of(server.get("/health"), 500)["code"] == "inference_failed"
     assert error_of(server.complete(), 500)["code"] == "inference_failed"
     assert error_of(server.chat(), 500)["code"] == "inference_failed"
     assert "a defect that nobody foresaw" in server.log
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(PATIENCE) == 143
-
-
-def test_requests_that_wait_while_the_thread_fails_are_told(serve: Serve, tmp_path: Path) -> None:
-    pace = Pace(tmp_path)
-    server = serve(code=FAILING_DECODE + pace.code)
-    pace.hold()
-    with ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(server.complete) for _ in range(4)]
-        with server.client() as other:
-            wait_for(lambda: "h2o_queue_length 3.0" in other.get("/metrics").text)
-        pace.go()
-        answers = [answer.result(PATIENCE) for answer in asked]
-    assert [answer.status_code for answer in answers] == [500] * 4
-    assert all(error_of(answer, 500)["code"] == "inference_failed" for answer in answers)
 
 
 def test_a_computation_that_does_not_end_does_not_keep_the_process(serve: Serve, tmp_path: Path) -> None:
@@ -296,7 +263,7 @@ def test_a_computation_that_does_not_end_does_not_keep_the_process(serve: Serve,
     next(stream)
     wait_for(inside.exists)
     server.process.send_signal(signal.SIGTERM)
-    assert "error" in read_to_the_end(stream)[-1]  # type: ignore[operator]
+    assert "error" in list(stream)[-1]  # type: ignore[operator]
     assert server.process.wait(PATIENCE) == 1
     assert "Traceback" not in server.log
 

@@ -84,10 +84,8 @@ def test_an_answer_with_a_grammar_cannot_ignore_its_end(
 
 @pytest.fixture(scope="module", params=DEFECTS)
 def defective(tool_bundle: Path, request: Any) -> Iterator[Server]:
-    server = Server(tool_bundle, "--ctx-size", 512, code=FAIL + DEFECTS[request.param])
-    server.wait_until_ready()
-    yield server
-    server.stop()
+    with Server(tool_bundle, "--ctx-size", 512, code=FAIL + DEFECTS[request.param]) as server:
+        yield server
 
 
 def test_a_defect_is_an_answer_an_outcome_and_a_release(defective: Server) -> None:

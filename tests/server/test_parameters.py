@@ -269,13 +269,6 @@ def test_an_answer_of_no_tokens(server: Server, kind: str, stream: bool) -> None
         assert answer.json()["choices"][0]["finish_reason"] == "length"
 
 
-@pytest.mark.parametrize("kind", PATHS)
-def test_an_answer_of_one_token(server: Server, kind: str) -> None:
-    path, good = PATHS[kind]
-    answer = server.post(path, good | {"max_tokens": 1, "ignore_eos": True}).json()
-    assert answer["usage"]["completion_tokens"] == 1
-
-
 def test_tokenize_and_detokenize(server: Server) -> None:
     text = "naïve 東京 😀\n\x00"
     ids = server.post("/tokenize", {"content": text}).json()["tokens"]

@@ -18,12 +18,10 @@ TEXT = "one two three four five one two three four five one two three four five 
 
 @pytest.fixture(scope="module")
 def reads_ahead(tiny_bundle: Path) -> Iterator[Server]:
-    server = Server(tiny_bundle, "--ctx-size", 512, "--compute", "dense_form=native", "--cache", "paged")
-    try:
-        server.wait_until_ready()
+    with Server(
+        tiny_bundle, "--ctx-size", 512, "--compute", "dense_form=native", "--cache", "paged"
+    ) as server:
         yield server
-    finally:
-        server.stop()
 
 
 def completion(server: Server, **more: Any) -> dict[str, Any]:
@@ -70,12 +68,8 @@ def test_an_answer_is_the_same_and_its_drafts_are_counted(reads_ahead: Server, m
 def drafts_itself(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("drafting")
     bundle = export(save_drafting(folder / "checkpoint", right=0.02), folder / "bundle")
-    server = Server(bundle, "--ctx-size", 256, "--compute", "dense_form=native", "--slots", 2)
-    try:
-        server.wait_until_ready()
+    with Server(bundle, "--ctx-size", 256, "--compute", "dense_form=native", "--slots", 2) as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.mark.parametrize("by", ["mtp", "auto"])

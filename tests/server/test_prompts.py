@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.server.conftest import Serve, with_template
-from tests.server.running import Server, error_of, events, wait_for
+from tests.server.running import Server, error_of, wait_for
 
 from h2o_runtime.policies.prefill import PREFILL, Full, Query, Window
 
@@ -18,12 +18,6 @@ WORDS = "All work and no play makes Jack a dull boy. "
 
 def tokens(server: Server, text: str) -> int:
     return len(server.post("/tokenize", {"content": text}).json()["tokens"])
-
-
-def streamed(server: Server, path: str, body: dict[str, Any]) -> list[Any]:
-    with server.client() as client, client.stream("POST", path, json={**body, "stream": True}) as response:
-        assert response.status_code == 200, response.read()
-        return list(events(response.iter_lines()))
 
 
 # What does not fit
@@ -153,7 +147,7 @@ def test_progress_goes_up_to_the_whole_prompt(server: Server, path: str, prefill
         else {"messages": [{"role": "user", "content": WORDS * 28}]}
     )
     body = {**prompt, "max_tokens": 3, "return_progress": True, "prefill": prefill}
-    told = streamed(server, path, body)[:-1]
+    *told, _ = server.streamed(path, body)
     where = [index for index, chunk in enumerate(told) if "prompt_progress" in chunk]
     progress = [told[index]["prompt_progress"] for index in where]
     processed = [step["processed"] for step in progress]
@@ -175,7 +169,7 @@ def test_progress_goes_up_to_the_whole_prompt(server: Server, path: str, prefill
 
 def test_progress_only_when_it_is_asked_for(server: Server) -> None:
     for more in ({}, {"return_progress": False}):
-        told = streamed(server, "/v1/completions", {"prompt": WORDS * 9, "max_tokens": 1, **more})
+        told = server.streamed("/v1/completions", {"prompt": WORDS * 9, "max_tokens": 1, **more})
         assert not [chunk for chunk in told if "prompt_progress" in chunk]
 
 

@@ -30,11 +30,9 @@ KINDS = {
 @pytest.fixture(scope="module", params=KINDS)
 def crowded(tool_bundle: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
     flags = ("--ctx-size", 512, "--limits", "queue=100", *KINDS[request.param])
-    server = Server(tool_bundle, *flags, fresh=True)
-    server.wait_until_ready()
-    assert server.chat(response_format={"type": "json_object"}).status_code == 200  # its process is there
-    yield server
-    server.stop()
+    with Server(tool_bundle, *flags, fresh=True) as server:
+        assert server.chat(response_format={"type": "json_object"}).status_code == 200  # its process is there
+        yield server
 
 
 class Held:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.server.conftest import Serve, with_template
+from tests.server.conftest import with_template
 from tests.server.running import Server
 
 from h2o_runtime.answers.dialects import DIALECTS
@@ -56,11 +57,18 @@ TEMPLATE = (
 )
 
 
-def test_a_template_that_thinks(serve: Serve, tiny_bundle: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def thinking_server(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("thinks")
+    (folder / "thinks.jinja").write_text(TEMPLATE)
+    bundle = with_template(tiny_bundle, folder / "bundle", folder / "thinks.jinja")
+    with Server(bundle, "--ctx-size", 512) as server:
+        yield server
+
+
+def test_a_template_that_thinks(thinking_server: Server) -> None:
     """The example model never ends its thoughts; then there is no answer."""
-    template = tmp_path / "thinks.jinja"
-    template.write_text(TEMPLATE)
-    server = serve("--ctx-size", 512, bundle=with_template(tiny_bundle, tmp_path / "bundle", template))
+    server = thinking_server
     message = server.chat(temperature=0).json()["choices"][0]["message"]
     assert message["reasoning_content"]
     assert message["content"] == ""
@@ -80,13 +88,6 @@ def test_a_template_that_cannot_be_told_to_think(server: Server) -> None:
     answer = server.chat(reasoning_effort="low")
     assert answer.status_code == 200
     assert answer.headers["X-Left-Alone"] == "reasoning_effort"
-
-
-@pytest.fixture
-def thinking_server(serve: Serve, tiny_bundle: Path, tmp_path: Path) -> Server:
-    template = tmp_path / "thinks.jinja"
-    template.write_text(TEMPLATE)
-    return serve("--ctx-size", 512, bundle=with_template(tiny_bundle, tmp_path / "bundle", template))
 
 
 def test_anthropics_client_finds_thinking_blocks(thinking_server: Server) -> None:

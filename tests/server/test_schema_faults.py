@@ -134,14 +134,6 @@ def test_a_function_is_named_in_any_dialect(compiler: GrammarCompiler, dialect: 
     )
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "wrong"}}])
-def test_a_function_is_named(server: Server, choice: Any) -> None:
-    tools = [function("good", GOOD), function("wrong", DEEP, strict=True)]
-    error = error_of(server.chat(tools=tools, tool_choice=choice), 400)
-    assert error["param"] == "tools"
-    assert error["message"] == f"tools[1] (wrong): parameters.properties.deep: {WHY}"
-
-
 def test_in_the_words_of_each_api(server: Server) -> None:
     schema = {"type": "object", "properties": {"deep": {"type": "string", "pattern": "(["}}}
     where = 'properties.deep: regex parse error: unclosed character class: change or leave out pattern "(["'

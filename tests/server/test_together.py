@@ -27,12 +27,8 @@ def pace(tmp_path_factory: pytest.TempPathFactory) -> Pace:
 
 @pytest.fixture(scope="module")
 def three(tiny_bundle: Path, pace: Pace) -> Iterator[Server]:
-    server = Server(tiny_bundle, "--ctx-size", 512, "--slots", "3 piece=64", *SMALL, code=pace.code)
-    try:
-        server.wait_until_ready()
+    with Server(tiny_bundle, "--ctx-size", 512, "--slots", "3 piece=64", *SMALL, code=pace.code) as server:
         yield server
-    finally:
-        server.stop()
 
 
 def test_answers_at_once_are_those_of_one_after_the_other(three: Server) -> None:

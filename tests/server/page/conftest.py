@@ -45,12 +45,8 @@ def server(
     browser: Browser, tiny_bundle: Path, pace: Pace, request: pytest.FixtureRequest
 ) -> Iterator[Server]:
     """Named after the browser: without one there is nothing to serve. With the module's `FLAGS`, if it has some."""
-    started = Server(tiny_bundle, *getattr(request.module, "FLAGS", ()), code=pace.code)
-    try:
-        started.wait_until_ready()
+    with Server(tiny_bundle, *getattr(request.module, "FLAGS", ()), code=pace.code) as started:
         yield started
-    finally:
-        started.stop()
 
 
 @pytest.fixture

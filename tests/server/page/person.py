@@ -96,6 +96,11 @@ def sent(page: Page, act: Callable[[], object]) -> Any:
     return request.value.post_data_json
 
 
+def reload(page: Page) -> None:
+    page.reload()
+    page.get_by_text("tokens of context").wait_for()
+
+
 def look_again(page: Page) -> None:
     """The page asks its server how it is, as it does every five seconds, and when it comes into view."""
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")

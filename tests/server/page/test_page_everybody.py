@@ -65,18 +65,15 @@ def test_a_phone(browser: Browser, server: Server, long_text: str) -> None:
         check()
 
 
-@pytest.mark.parametrize(
-    "width", [280, *(pytest.param(width, marks=pytest.mark.nightly) for width in (320, 360))]
-)
-def test_nothing_is_cut_on_a_narrow_screen(browser: Browser, server: Server, width: int) -> None:
-    with watched_page(browser, server.url, viewport={"width": width, "height": 653}) as page:
+def test_nothing_is_cut_on_a_narrow_screen(browser: Browser, server: Server) -> None:
+    with watched_page(browser, server.url, viewport={"width": 280, "height": 653}) as page:
         page.get_by_text("tokens of context").wait_for()
         answer_once(
             page,
             whole(f"# {'W' * 80}\n\n```\n{'x' * 200}\n```\n\n|{'a|' * 30}\n|{'-|' * 30}\n\n- {'W' * 80}"),
         )
         ask(page, "W" * 200)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate("document.documentElement.scrollWidth") <= 280
         cut = "all => all.filter((each) => each.scrollWidth > each.clientWidth + 1).map((each) => each.textContent)"
         assert (
             page.locator(".top, .top *, .log, .answer h3, .answer li, .answer .code").evaluate_all(cut) == []

@@ -15,6 +15,7 @@ from tests.server.page.person import (
     ask,
     attach,
     figures,
+    reload,
     send,
     sent,
     shown,
@@ -41,11 +42,6 @@ FILL = """() => {
 EMPTY = """() => {
   for (const name of Object.keys(localStorage)) if (name.startsWith("other")) localStorage.removeItem(name);
 }"""
-
-
-def reload(page: Page) -> None:
-    page.reload()
-    page.get_by_text("tokens of context").wait_for()
 
 
 def message(page: Page) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.server.page.person import ANSWER, HTML, MainThread, answer_once, ask, events, piece, whole
+from tests.server.page.person import ANSWER, HTML, MainThread, answer_once, ask, whole
 from tests.server.running import wait_for
 
 pytestmark = pytest.mark.slow
@@ -156,15 +156,6 @@ def test_a_long_answer_takes_linear_time(page: Page) -> None:
             (part * LONG)[:LONG] + "x",
         )
         assert thread.seconds() - begin < 10, part
-
-
-def test_a_long_answer_is_shown(page: Page) -> None:
-    lines = "int a = 1; // **no**\n" * (LONG // 21)
-    answer_once(
-        page, events(*(piece(part) for part in ("```c\n", *lines.splitlines(keepends=True)))) + whole("")
-    )
-    ask(page, "Hello.")
-    assert page.locator(f"{ANSWER} pre code").text_content() == lines
 
 
 def test_half_a_mark_is_not_seen(page: Page) -> None:

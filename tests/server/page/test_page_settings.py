@@ -86,20 +86,18 @@ def test_settings_that_contradict(page: Page) -> None:
 
 @pytest.mark.timeout(600)
 def test_another_packages_policy(browser: Browser, tiny_bundle: Path, tmp_path: Path) -> None:
-    server = Server(tiny_bundle, environment=install(tmp_path))
-    try:
-        server.wait_until_ready()
-        with watched_page(browser, server.url) as page:
-            choose(page, temperature=0, max_tokens=4, policy="typed")
-            choose(page, stride=3, careful="true", share=0.25)
-            page.get_by_text("Every 3th token").wait_for()
-            page.get_by_role("button", name="Settings").click()
-            assert labels(page) == ["Attention", "Stride", "Share", "Careful"]
-            page.get_by_role("button", name="Done").click()
-            body = sent(page, lambda: ask(page, "Hello."))
-            assert body["prefill"] == "typed stride=3 share=0.25 careful=true"
-            assert figures(page)["Chunks"] == "1"
-            page.get_by_role("button", name="Show memory").click()
-            page.get_by_text("has no memory to show").wait_for()
-    finally:
-        server.stop()
+    with (
+        Server(tiny_bundle, environment=install(tmp_path)) as server,
+        watched_page(browser, server.url) as page,
+    ):
+        choose(page, temperature=0, max_tokens=4, policy="typed")
+        choose(page, stride=3, careful="true", share=0.25)
+        page.get_by_text("Every 3th token").wait_for()
+        page.get_by_role("button", name="Settings").click()
+        assert labels(page) == ["Attention", "Stride", "Share", "Careful"]
+        page.get_by_role("button", name="Done").click()
+        body = sent(page, lambda: ask(page, "Hello."))
+        assert body["prefill"] == "typed stride=3 share=0.25 careful=true"
+        assert figures(page)["Chunks"] == "1"
+        page.get_by_role("button", name="Show memory").click()
+        page.get_by_text("has no memory to show").wait_for()

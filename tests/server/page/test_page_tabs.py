@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,24 +19,14 @@ from tests.server.page.person import (
     wait_until_answered,
     words,
 )
-from tests.server.running import Pace, Server, wait_for
+from tests.server.running import Server, wait_for
 
 pytestmark = pytest.mark.slow
 PACE = 0.005
+FLAGS = ("--slots", 2)
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
-
-
-@pytest.fixture(scope="module")
-def server(browser: Browser, tiny_bundle: Path, pace: Pace) -> Iterator[Server]:
-    """With two slots."""
-    started = Server(tiny_bundle, "--slots", 2, code=pace.code)
-    try:
-        started.wait_until_ready()
-        yield started
-    finally:
-        started.stop()
+    from playwright.sync_api import Locator, Page
 
 
 def new_chat(page: Page) -> None:

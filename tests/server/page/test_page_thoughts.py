@@ -41,12 +41,8 @@ def server(
     folder = tmp_path_factory.mktemp("thinks")
     (folder / "template.jinja").write_text(TEMPLATE)
     bundle = with_template(tiny_bundle, folder / "bundle", folder / "template.jinja")
-    started = Server(bundle, code=script([], ENDLESS) + pace.code)
-    try:
-        started.wait_until_ready()
+    with Server(bundle, code=script([], ENDLESS) + pace.code) as started:
         yield started
-    finally:
-        started.stop()
 
 
 def test_they_are_folded_behind_the_answer(page: Page) -> None:

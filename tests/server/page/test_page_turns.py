@@ -13,9 +13,9 @@ from tests.server.page.person import (
     events,
     figures,
     piece,
+    reload,
     send,
     sent,
-    shown,
     wait_until_answered,
     whole,
 )
@@ -48,11 +48,6 @@ def contents(body: Any) -> list[str]:
     return [message["content"] for message in body["messages"]]
 
 
-def reload(page: Page) -> None:
-    page.reload()
-    page.get_by_text("tokens of context").wait_for()
-
-
 @pytest.mark.parametrize("https", [True, False])
 def test_an_answer_and_a_question_are_copied(page: Page, https: bool) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -65,17 +60,6 @@ def test_an_answer_and_a_question_are_copied(page: Page, https: bool) -> None:
         page.keyboard.press("Enter")
         wait_for(lambda copy=copy: page.locator("button:focus").inner_text().startswith("Copied"))
         assert page.evaluate("navigator.clipboard.readText()") == text
-
-
-def test_a_complete_answer_is_asked_for_again(page: Page) -> None:
-    answered(page, "Hello.", "One.")
-    answer_once(page, whole("Two."))
-    body = sent(page, lambda: button(page, "Try again", 0).press("Enter"))
-    assert contents(body) == ["Hello."]
-    page.get_by_text("Two.").wait_for()
-    assert shown(page) == "Two."
-    reload(page)
-    assert shown(page) == "Two."
 
 
 def test_asking_again_drops_the_answers_that_came_after(page: Page) -> None:
