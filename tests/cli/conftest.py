@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import select
 import shutil
 import signal
 import subprocess
@@ -85,6 +88,17 @@ def start_h2o() -> Iterator[Start]:
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+def read_until(stream: Any, pattern: bytes) -> re.Match[bytes]:
+    """Read until the pattern has come → where it was found, in all that was read."""
+    seen = b""
+    while not (found := re.search(pattern, seen)):
+        assert select.select([stream], [], [], 300)[0], f"waited for {pattern!r}, saw {seen!r}"
+        data = os.read(stream.fileno(), 4096)
+        assert data, f"waited for {pattern!r}, saw {seen!r} and the end"
+        seen += data
+    return found
 
 
 def work_for(process: subprocess.Popen[bytes] | Process, seconds: float) -> None:

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import Run
+from tests.conftest import EXAMPLE
 
 from h2o_runtime.policies.prefill import PREFILL, Query
 
-ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "tiny-llama"
 PROMPT = "The module defines a class that reads the"
 pytestmark = pytest.mark.timeout(600)
 

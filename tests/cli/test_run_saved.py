@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.conftest import Run, Start, work_for
+from tests.cli.conftest import Run, Start, read_until, work_for
+from tests.conftest import EXAMPLE
 
 from h2o_runtime.sessions.saved import SavedSession
 from h2o_runtime.text import Tokenizer
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "tiny-llama"
 
 PROMPT = "The module defines a class that reads the"
 FLAGS = ("-n", 6, "--ignore-eos", "-c", 600, "--prefill", "full")
@@ -119,7 +117,7 @@ def test_ctrl_c_while_reading_saves_what_was_read(
     text.write_text(whole, encoding="utf-8")
     flags = ("-n", 1, "-c", 30_000, "--prefill", "full", "-v", "--save-cache", file)
     process = start_h2o("run", tiny_bundle, "-f", text, *flags)
-    _, prompt = until(process.stderr, rb"prompt of (\d+) tokens")
+    prompt = read_until(process.stderr, rb"prompt of (\d+) tokens")[1]
     work_for(process, 0.7)
     interrupted(process)
     tokens = SavedSession.open(file).tokens
@@ -127,18 +125,10 @@ def test_ctrl_c_while_reading_saves_what_was_read(
     assert 0 < len(tokens) < int(prompt)
     content = file.read_bytes()
     process = start_h2o("run", tiny_bundle, "-f", text, *flags, "--load-cache", file)
-    until(process.stderr, rb"prompt of (\d+) tokens")
+    read_until(process.stderr, rb"prompt of (\d+) tokens")
     interrupted(process)
     assert len(SavedSession.open(file).tokens) > len(tokens) or file.read_bytes() == content
     characters = len(Tokenizer.load(tiny_bundle).decode(tokens.tolist(), skip_special_tokens=True))
     text.write_text(whole[: characters + 200], encoding="utf-8")  # the rest would take seconds
     again = h2o("run", tiny_bundle, "-f", text, *flags, "--load-cache", file, "--json")
     assert json.loads(again.stdout)["timings"]["cache_n"] >= len(tokens)
-
-
-def until(stream: Any, pattern: bytes) -> tuple[bytes, bytes]:
-    """Read until the pattern has come → all that was read, and its group."""
-    seen = b""
-    while not (found := re.search(pattern, seen)):
-        seen += os.read(stream.fileno(), 4096)
-    return seen, found[1]

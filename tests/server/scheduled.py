@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import bundles
+from tests.conftest import EXAMPLE
 from tests.prefill import altered
 
 from h2o_runtime import Generator, Sampling
@@ -23,7 +24,6 @@ from h2o_runtime.text import Tokenizer
 from h2o_runtime.text_model import TextModel
 from h2o_server.scheduling.scheduler import Scheduler
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "tiny-llama"
 CONFIG = Query(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=10)
 CONFIGS = (
     altered(CONFIG, tile=8),

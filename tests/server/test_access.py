@@ -88,12 +88,6 @@ def test_an_allowed_page_may_send_any_header(server: Server) -> None:
     assert preflight(server, FOREIGN[0], asked) is None
 
 
-def test_errors_can_be_read_by_allowed_pages(server: Server) -> None:
-    response = server.post("/v1/completions", {}, headers={"Origin": LOCAL[0]})
-    assert response.status_code == 400
-    assert response.headers["access-control-allow-origin"] == LOCAL[0]
-
-
 def test_other_origins_by_flag(serve: Serve) -> None:
     server = serve("--ctx-size", 64, "--cors-origin", FOREIGN[0], "--cors-origin", "http://a.b", key="k")
     assert preflight(server, FOREIGN[0]) == FOREIGN[0]  # without a key: browsers send none
@@ -163,14 +157,6 @@ def test_every_key_opens(locked: Server) -> None:
         assert locked.get("/v1/models", headers=headers).status_code == 200
         body = {"prompt": "x", "max_tokens": 1}
         assert locked.post("/v1/completions", body, headers=headers).status_code == 200
-
-
-def test_no_key_is_in_the_log(locked: Server) -> None:
-    locked.get(f"/v1/models?api_key={SECRET}", headers={"Authorization": f"Bearer {SECRET}"})
-    locked.get("/v1/models", headers={"Authorization": "Bearer mistyped-4711"})
-    assert "/v1/models" in locked.log
-    for secret in (SECRET, "second key", "mistyped-4711"):
-        assert secret not in locked.log
 
 
 def test_a_key_by_the_environment(serve: Serve) -> None:

@@ -9,21 +9,20 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 from tests.forked import ROOT, commands
+from tests.server.conftest import Serve
 from tests.server.running import PATIENCE, Pace, Server, error_of, free_port, wait_for
 
 from h2o_runtime.errors import ServerError
 from h2o_server.scheduling import inference
 from h2o_server.serve import LAST_WORDS, bind
 from h2o_server.settings import ServerSettings
-
-Serve = Callable[..., Server]
 
 FAILING_DECODE = """
 from h2o_runtime.execution.forward import Forward

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+from tests.server.conftest import Serve
 from tests.server.running import Pace, Server, error_of, wait_for
-
-Serve = Callable[..., Server]
 
 SLOW_TILES = """
 import time

@@ -176,9 +176,8 @@ ITEM = {"role": "user", "content": "x"}
         ({"prefill": {"heavy": 99999}}, "prefill.heavy"),
     ],
 )
-@pytest.mark.parametrize("stream", [False, True])
-def test_what_cannot_be_honoured(server: Server, values: dict[str, Any], param: str, stream: bool) -> None:
-    error = error_of(server.post("/v1/responses", {"input": "x", "stream": stream} | values), 400)
+def test_what_cannot_be_honoured(server: Server, values: dict[str, Any], param: str) -> None:
+    error = error_of(server.post("/v1/responses", {"input": "x", "stream": True} | values), 400)
     assert error["param"] == param
     assert param.removesuffix(".heavy") in error["message"] or error["code"] == "context_length_exceeded"
 

@@ -109,16 +109,6 @@ def test_it_waits_for_the_model(browser: Browser, server: Server) -> None:
         page.get_by_text("8,192 tokens of context").wait_for()
 
 
-def test_half_an_answer_about_the_server_is_asked_for_again(browser: Browser, server: Server) -> None:
-    with watched_page(browser, "about:blank") as page:
-        page.route("**/props", lambda route: route.fulfill(status=200, body='{"model_'))
-        page.goto(server.url)
-        page.locator("#status.problem", has_text="the connection was lost").wait_for()
-        page.unroute("**/props")
-        look_again(page)
-        page.get_by_text("8,192 tokens of context").wait_for()
-
-
 def test_the_header_says_when_the_server_is_gone_and_back(
     browser: Browser, serve: Callable[..., Server]
 ) -> None:
