@@ -109,12 +109,6 @@ def test_an_option_is_given_once(name: str) -> None:
         assert f"{flag_of(option)} has no effect but for the last of 2 times" in refused.value.message
 
 
-@pytest.mark.parametrize("flag", ["--force", "--validate", "--no-validate"])
-def test_a_dry_run_of_an_export_has_no_use_for_what_writing_needs(flag: str) -> None:
-    with pytest.raises(click.UsageError, match=f"^{flag} has no effect with --dry-run: .* leave out {flag}$"):
-        COMMANDS["export"].make_context("it", ["checkpoint", "--dry-run", flag])
-
-
 def test_a_variable_of_the_environment_counts_as_given(monkeypatch: pytest.MonkeyPatch) -> None:
     @click.command(cls=Command)
     @click.option("--chat", is_flag=True)

@@ -11,15 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from tests.prefill import prefill_of
 
-from h2o_cli.eval.metrics import (
-    buckets,
-    counted,
-    divergence,
-    entropy,
-    evenly,
-    frequency_loss,
-    perplexity,
-)
+from h2o_cli.eval.metrics import buckets, counted, divergence, entropy, evenly, frequency_loss, perplexity
 from h2o_cli.eval.policies import BASELINES, Baseline
 from h2o_cli.eval.recall import (
     KeyList,

@@ -129,13 +129,6 @@ MISUSE: dict[str, tuple[tuple[object, ...], int, str]] = {
     "standard input twice": (("-p", "-", "-"), 2, "more than one document"),
     "a bare word": (("hello",), 2, "unexpected argument 'hello'"),
     "empty prompt": (("-p", ""), 1, "the prompt is empty: --prompt"),
-    "a folder": (("-f", "/"), 2, "is a directory"),
-    "invalid prompt": (("-p", b"ab\xffc"), 1, "--prompt is not valid UTF-8: byte 0xff at offset 2"),
-    "far too long": (
-        ("-p", "word " * 900, "-c", 64),
-        1,
-        "holds 64: add a --ctx-size above",
-    ),  # not counted whole
     "n 0": (("-p", "a", "-n", 0), 2, "0 is not in the range x>=1"),
     "context beyond positions": (("-p", "a", "-c", 1 << 25), 2, "is not in the range 1<=x<=16777216"),
     "M >= S": (

@@ -158,6 +158,12 @@ def test_a_long_chain_of_references_is_followed(compiler: GrammarCompiler) -> No
     [
         ({"type": "string", "maxlength": 2}, {"maxlength"}),
         ({"type": "object", "propertys": {"a": TEXT}, "not": {}}, {"propertys", "not"}),
+        ({"propertyNames": {}, "dependentRequired": {"no": ["a"]}}, {"propertyNames", "dependentRequired"}),
+        *(
+            ({"type": "string", "pattern": one}, {"pattern"})
+            for one in (r"^(?!foo).*$", r"\bfoo\b", r"(a|b)\1")
+        ),
+        *(({"type": "string", "format": one}, {"format"}) for one in ("path", "int32", 5, None)),
         ({"properties": {"maxlength": {"type": "string", "nullable": True}}}, {"nullable"}),
         (
             {"allOf": [{"if": {}, "then": {}}, {"$ref": "#/$defs/a"}], "$defs": {"a": {"typo": 1}}},

@@ -274,18 +274,12 @@ def talk(content: Any, role: str = "system") -> dict[str, Any]:
         (MESSAGES, {"system": blocks(BILLED), "messages": USER}, {"messages": USER}),
         (CHAT, talk(blocks(BILLED, RULES)), talk(RULES)),
         (CHAT, talk(f"{BILLED}\n\n{RULES}", "developer"), talk(RULES)),
-        (CHAT, talk(f"{BILLED} {RULES}"), talk(RULES)),
         (CHAT, talk(f"{BILLED}{RULES}"), talk(RULES)),
         (CHAT, talk(f"x-anthropic-billing-header: of another form {{0}}\n{RULES}"), talk(RULES)),
         (CHAT, talk(BILLED), {"messages": USER}),
         (
             RESPONSES,
             {"instructions": f"{BILLED}\n{RULES}", "input": USER},
-            {"instructions": RULES, "input": USER},
-        ),
-        (
-            RESPONSES,
-            {"input": [{"role": "system", "content": f"{BILLED}\n{RULES}"}, *USER]},
             {"instructions": RULES, "input": USER},
         ),
     ],

@@ -8,22 +8,12 @@ from typing import Any
 import pytest
 from tests.server.conftest import Serve
 from tests.server.running import Server, events
+from tests.server.weather import MESSAGES as WEATHER
+from tests.server.weather import TALK
 
 from h2o_server.apis.messages.input import chat_of
 from h2o_server.apis.messages.schema import MessageRequest
 
-ASK = "How warm is it in Oslo?"
-TALK = [{"role": "user", "content": ASK}]
-WEATHER = {
-    "name": "get_weather",
-    "description": "How warm it is",
-    "input_schema": {
-        "type": "object",
-        "properties": {"days": {"type": "integer", "minimum": 1, "maximum": 9}},
-        "required": ["days"],
-        "additionalProperties": False,
-    },
-}
 GREEDY = {"model": "m", "extra_body": {"temperature": 0.0}}
 
 

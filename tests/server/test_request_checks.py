@@ -240,40 +240,6 @@ def test_a_stop_string_does_not_cut_a_required_call(server: Server, stream: bool
 # Schemas
 
 
-@pytest.mark.parametrize("form", ["path", "int32", 5])
-def test_an_unknown_format_is_left_out_and_told(server: Server, form: Any) -> None:
-    schema = SCHEMA | {
-        "properties": {"format": {"type": "string", "maxLength": 3, "format": form}},
-        "required": ["format"],
-    }
-    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    answer = server.chat(response_format=wanted, max_tokens=60)
-    assert answer.status_code == 200, answer.text
-    assert answer.headers["x-schema-left-out"] == "format"
-    assert "format" in json.loads(answer.json()["choices"][0]["message"]["content"])
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("propertyNames", {"type": "string"}),
-        ("not", {"required": ["no"]}),
-        ("if", {"required": ["no"]}),
-        ("dependentRequired", {"no": ["format"]}),
-        ("pattern", r"^(?!foo).*$"),
-        ("pattern", r"\bfoo\b"),
-        ("pattern", r"(a|b)\1"),
-    ],
-)
-def test_a_keyword_that_generators_write_is_left_out_and_told(server: Server, name: str, value: Any) -> None:
-    schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}}}
-    (schema["properties"]["a"] if name == "pattern" else schema)[name] = value
-    call = {"type": "function", "function": {"name": "f", "parameters": {**schema, "required": ["a"]}}}
-    answer = server.chat(tools=[call], tool_choice="required", max_tokens=60)
-    assert answer.status_code == 200, answer.text
-    assert answer.headers["x-schema-left-out"] == name
-
-
 @pytest.mark.parametrize("pattern", [r"^[a-z]+$", r"\\bar", r"\(?=", r"(?:a|b)+", r"\d{3}"])
 def test_a_pattern_that_a_grammar_can_follow_stays(tool_bundle: Path, pattern: str) -> None:
     schema = {"type": "string", "pattern": pattern}

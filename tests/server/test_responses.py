@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 from tests.server.running import Server, error_of, events
+from tests.server.weather import ASK
+from tests.server.weather import RESPONSES as WEATHER
 
 from h2o_runtime.answers.completion import TextDelta
 from h2o_runtime.answers.dialects import choose
@@ -18,20 +20,6 @@ from h2o_server.apis.responses.format import ResponseFormat
 from h2o_server.apis.responses.input import chat_of
 from h2o_server.apis.responses.schema import ResponseRequest
 from h2o_server.http.problems import shutting_down
-
-ASK = "How warm is it in Oslo?"
-WEATHER = {
-    "type": "function",
-    "name": "get_weather",
-    "description": "How warm it is",
-    "strict": True,
-    "parameters": {
-        "type": "object",
-        "properties": {"days": {"type": "integer", "minimum": 1, "maximum": 9}},
-        "required": ["days"],
-        "additionalProperties": False,
-    },
-}
 
 
 def test_a_text(openai: Any, server: Server) -> None:

@@ -10,17 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.scheduled import (
-    CONFIGS,
-    PIECE,
-    SLOTS,
-    Task,
-    answer,
-    finish,
-    load,
-    request,
-    tokens_of,
-)
+from tests.server.scheduled import CONFIGS, PIECE, SLOTS, Task, answer, finish, load, request, tokens_of
 
 from h2o_runtime import Sampling
 from h2o_runtime.answers.request import Prompt, Request

@@ -19,16 +19,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
-from tests.server.scheduled import (
-    CONFIGS,
-    PIECE,
-    SLOTS,
-    answer,
-    load,
-    pages_in_use,
-    request,
-    tokens_of,
-)
+from tests.server.scheduled import CONFIGS, PIECE, SLOTS, answer, load, pages_in_use, request, tokens_of
 
 from h2o_runtime.answers.completion import Completion
 from h2o_runtime.answers.constraint import Constraint

@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.conftest import EXAMPLE
-from tests.server.page.person import (
-    ask,
-    choose,
-    open_memory,
-    shades,
-)
+from tests.server.page.person import ask, choose, open_memory, shades
 from tests.server.running import Server, wait_for
 
 pytestmark = pytest.mark.slow
