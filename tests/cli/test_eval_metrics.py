@@ -126,32 +126,14 @@ def test_kept_and_best_of_a_mass() -> None:
 # --- Recall, on a model -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Noted(PrefillPolicy[None]):
-    """Full attention that keeps copies of what each layer saw."""
-
-    name: ClassVar[str] = "noted"
-    title: ClassVar[str] = "noted"
-    phases: ClassVar[tuple[str, ...]] = ()
-
-    seen: list[tuple[Any, Any]] = field(default_factory=list)
-
-    def attend(self, call: LayerCall, state: None) -> None:
-        self.seen.append((call.q.copy(), call.k.copy()))
-        call.dense_rows(0, len(call.q))
-
-    def visible_pairs(self, n: int) -> int:
-        return n * (n + 1) // 2
-
-
 def test_recall_equals_brute_force(tiny_generator: Generator, heldout_ids: Any) -> None:
     ids = heldout_ids[:96]
-    noted = Noted()
-    tiny_generator.prefill(ids, noted, reuse=False)
+    spied = Spied(rule=FULL)
+    tiny_generator.prefill(ids, spied, reuse=False)
     local = baseline("local", SMALL)
     (found,) = measure_recall(tiny_generator, ids, [local])
     scale = tiny_generator.model.scale
-    for layer, (q, k) in enumerate(noted.seen):
+    for layer, (q, k) in enumerate(spied.rows):
         truth = probabilities(q, k, scale)
         group = q.shape[1] // k.shape[1]
         kept, best = np.zeros(k.shape[1]), np.zeros(k.shape[1])
@@ -176,13 +158,14 @@ def test_no_list_is_better_than_the_oracles(tiny_generator: Generator, heldout_i
 
 @dataclass(frozen=True)
 class Spied(PrefillPolicy[Any]):
-    """Another policy, whose lists are noted a layer."""
+    """Another policy; what each layer saw is copied, and its lists are noted."""
 
     name: ClassVar[str] = "spied"
     title: ClassVar[str] = "spied"
     phases: ClassVar[tuple[str, ...]] = ()
 
     rule: PrefillPolicy[Any] = field(default_factory=lambda: Query().algorithm)
+    rows: list[tuple[Any, Any]] = field(default_factory=list)
     seen: list[list[KeyList]] = field(default_factory=list)
 
     def new_state(self, model: Any, capacity: int, device: Any) -> Any:
@@ -192,6 +175,7 @@ class Spied(PrefillPolicy[Any]):
         self.rule.start_prompt(prompt, state)
 
     def attend(self, call: LayerCall, state: Any) -> None:
+        self.rows.append((call.q.copy(), call.k.copy()))
         watch = ListWatch(call.provider, call.q)
         self.rule.attend(replace(call, provider=watch, needed=0), state)  # in the last layer too
         self.seen.append(watch.lists())

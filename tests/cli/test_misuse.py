@@ -24,17 +24,7 @@ COMPARE_ARGUMENTS: dict[str, tuple[tuple[Any, ...], int, str]] = {
         "{folder}/nowhere: no such file or folder",
     ),
     "no such text": (("{bundle}", "--prompt-file", "{folder}/text"), 1, "{folder}/text: no such file"),
-    "save into a file": (
-        ("{bundle}", "--save", "{bundle}/tokenizer.json"),
-        1,
-        "{bundle}/tokenizer.json: is inside the bundle",
-    ),
     "one token": (("{bundle}", "-n", 1), 2, "1 is not in the range 2<=x<=32768"),
-    "M >= S": (
-        ("{bundle}", "--against", "functions", "--h2o-heavy", 192),
-        2,
-        "64 + 192 = 256, which must be below",
-    ),
 }
 
 COMPARE: dict[str, Misuse] = {
@@ -44,12 +34,6 @@ COMPARE: dict[str, Misuse] = {
         ("{bundle}",),
         1,
         "{bundle}/onnx/weights/dense_01.bin: has",
-    ),
-    "a missing graph": (
-        lambda p: p.remove("bundle/onnx/phase2.onnx"),
-        ("{bundle}",),
-        1,
-        "{bundle}/onnx/phase2.onnx: missing from the bundle",
     ),
     "an empty text": (
         lambda p: p.write("text", ""),
@@ -88,7 +72,6 @@ BUNDLES: dict[str, tuple[Callable[[Place], object], str]] = {
 RUN: dict[str, Misuse] = {
     **{name: (spoil, ("{bundle}", "-p", "a"), 1, told) for name, (spoil, told) in BUNDLES.items()},
     "a name too long": (lambda p: p, (LONG, "-p", "a"), 1, "File name too long"),
-    "two bundles": (lambda p: p, ("{bundle}", "{bundle}", "-p", "a"), 2, "unexpected argument"),
     "more threads than any machine runs": (
         lambda p: p,
         ("{bundle}", "-p", "a", "--threads", 3000),

@@ -163,9 +163,7 @@ def test_no_event_ends_inside_a_character(server: Server, seed: int) -> None:
     assert any(ord(character) > 0x7F for character in "".join(pieces))
 
 
-@pytest.mark.parametrize(
-    "length", [1, 3, 8, *(pytest.param(length, marks=pytest.mark.nightly) for length in (2, 5))]
-)
+@pytest.mark.parametrize("length", [1, 3, 8])
 def test_nothing_of_a_stop_string_gets_out(server: Server, length: int) -> None:
     """Every part of an answer as the stop string: what was streamed ends before it, wherever tokens are cut."""
     body = {"prompt": "import numpy as np\n", "max_tokens": 20, "temperature": 0}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.server.conftest import Serve, with_template
-from tests.server.running import Server
 
 from h2o_runtime.answers.completion import Completion, TextDelta, Timings
 from h2o_runtime.answers.dialects import DIALECTS
@@ -147,20 +146,6 @@ def test_a_call_that_is_no_json_stays_text() -> None:
 
 
 CALL = '<tool_call>\n{"name": "get_time", "arguments": {"city": "Oslo"}}\n</tool_call>'
-GBNF = f"root ::= {json.dumps(CALL)}"
-
-
-def names_of(calls: Iterable[Any]) -> list[tuple[str, str]]:
-    return [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
-
-
-def test_a_call_that_a_model_writes_is_a_call(server: Server) -> None:
-    """Hermes' format, also from a model whose template does not show it."""
-    asked = {**CHAT, "grammar": GBNF, "max_tokens": 80, "temperature": 0}
-    (choice,) = server.post("/v1/chat/completions", asked).json()["choices"]
-    assert choice["finish_reason"] == "tool_calls"
-    assert choice["message"]["content"] is None
-    assert names_of(choice["message"]["tool_calls"]) == [("get_time", '{"city": "Oslo"}')]
 
 
 def test_a_strict_function_is_called_only_where_its_schema_is_enforced() -> None:

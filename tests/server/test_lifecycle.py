@@ -175,7 +175,6 @@ def test_a_host_that_is_none_is_told(host: str) -> None:
     [
         (("--port", 70000), "port"),
         (("--host", "localhost:8080"), "--host takes no port, but is 'localhost:8080': give that as --port"),
-        (("--limits", "queue=-1"), "'--limits': queue must be at least 0"),
         (("--limits", "body=65"), "memory (64 MiB) must be at least body (65 MiB)"),
         (("--limits", "body=0"), "body must be at least 1"),
         (("--allowed-host", "http://a.b"), "--allowed-host"),

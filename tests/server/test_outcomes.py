@@ -27,12 +27,9 @@ FORCED = {
 SHAPES = [{}, {"stream": True}, {"n": 2}]
 
 CONSTRAINED: list[tuple[str, dict[str, Any]]] = [
-    (CHAT, {"response_format": {"type": "json_object"}}),
     (CHAT, {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}}),
     (CHAT, {"tools": [TOOL], "tool_choice": "required"}),
     (CHAT, {"json_schema": SCHEMA}),
-    (CHAT, {"grammar": GRAMMAR}),
-    (TEXT, {"json_schema": SCHEMA}),
     (TEXT, {"grammar": GRAMMAR}),
 ]
 

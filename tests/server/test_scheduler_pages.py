@@ -48,13 +48,7 @@ def test_slots_of_pages_share_one_pool(tiny_bundle: Path) -> None:
         assert (stores[0].pool.counts[held] > 0).all()
 
 
-@pytest.mark.parametrize(
-    ("config", "pool"),
-    [
-        *(pytest.param(config, pool) for config, pool in ((CONFIGS[0], 1 << 15), (CONFIGS[1], 0))),
-        *(pytest.param(config, 1 << 15, marks=pytest.mark.nightly) for config in CONFIGS[1:]),
-    ],
-)
+@pytest.mark.parametrize(("config", "pool"), [(CONFIGS[0], 1 << 15), (CONFIGS[1], 0)])
 def test_where_pages_run_short_runs_wait_and_lose_nothing(
     tiny_bundle: Path, config: PrefillPolicy[Any], pool: int
 ) -> None:

@@ -336,23 +336,6 @@ def ask_for_three(server: ByHand) -> tuple[Client, Job]:
     return client, job
 
 
-def test_choices_not_begun_are_told_when_the_last_one_that_ran_was_in_time(server: ByHand) -> None:
-    client, first = ask_for_three(server)
-    stopping = server.stop()
-    server.time_up.set()
-    server.loop.settle()
-    assert first.cancelled()
-    *_, whole = server.model.complete(first.request)
-    assert isinstance(whole, Completion)
-    first.put(whole)
-    first.end()
-    server.loop.settle(50)
-    stopping.result()
-    assert isinstance(client.outcome, Problem)
-    assert (client.outcome.status_code, client.outcome.code) == (503, "shutting_down")
-    assert (server.handler.answers, server.handler.slots.busy) == ([], 0)
-
-
 def test_all_choices_are_told_when_the_inference_thread_does_not_come_back(server: ByHand) -> None:
     client, _ = ask_for_three(server)
     stopping = server.stop()
