@@ -34,20 +34,6 @@ def test_what_a_prompt_saw_is_told(h2o: Run, tiny_bundle: Path) -> None:
     assert full["seen"] is None
 
 
-def test_what_does_not_go_together(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
-    for flags, sentence in (
-        (("--cache", "evicting tokens=64", "--decode", "quest"), "use --decode full"),
-        (("--cache", "evicting tokens=8 recent=6"), "protects every token"),
-        (
-            ("--cache", "evicting tokens=64", "--save-cache", tmp_path / "file"),
-            "--save-cache writes whole sessions",
-        ),
-    ):
-        done = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, *flags)
-        assert done.returncode in (1, 2)
-        assert sentence in done.stderr.decode()
-
-
 def test_layers_in_a_file(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     plain = json.loads(h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS).stdout)
     offload = ("--cache", f"offload file={tmp_path / 'rows'} buffers=3")
@@ -59,11 +45,3 @@ def test_layers_in_a_file(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     assert told["stored_bytes"] > 0
     assert 0 <= told["overlap"] <= 1
     assert list(tmp_path.iterdir()) == []
-    for flags, sentence in (
-        (("--cache", "offload"), 'write "offload file=PATH"'),
-        (("--cache", f"offload file={tmp_path}"), "exists already"),
-        (("--cache", "offload rows=int8"), "offload has no rows: it belongs to contiguous and paged"),
-    ):
-        done = h2o("run", tiny_bundle, "-p", PROMPT, *FLAGS, *flags)
-        assert done.returncode in (1, 2)
-        assert sentence in done.stderr.decode()

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.server.running import Server, error_of, wait_for
+from tests.server.running import Server, error_of
 
 ASK = [{"role": "user", "content": "Name a colour."}]
 
@@ -67,15 +67,6 @@ def test_one_prompt_of_several_that_does_not_fit(server: Server) -> None:
 )
 def test_what_cannot_be_had_together(server: Server, values: dict[str, Any]) -> None:
     assert error_of(server.complete(**values), 400)["param"] in ("n", "best_of", "echo")
-
-
-def test_a_client_that_leaves_ends_all_its_choices(server: Server) -> None:
-    cancelled = server.metric("h2o_requests_total", outcome="cancelled")
-    body = {"prompt": "x", "n": 64, "max_tokens": 400, "ignore_eos": True, "stream": True}
-    with server.client() as client, client.stream("POST", "/v1/completions", json=body) as response:
-        next(response.iter_lines())
-    wait_for(lambda: server.metric("h2o_busy") == 0, 10)
-    assert server.metric("h2o_requests_total", outcome="cancelled") == cancelled + 1
 
 
 # Echo

@@ -132,19 +132,6 @@ def test_a_request_that_is_still_being_sent_does_not_keep_the_server(serve: Serv
     assert "Traceback" not in server.log
 
 
-def test_a_killed_server_starts_again_on_its_port(tiny_bundle: Path, serve: Serve) -> None:
-    first = serve("--port", free_port())
-    stream = long_stream(first, max_tokens=4000)
-    next(stream)
-    first.process.kill()
-    with pytest.raises(httpx.HTTPError):
-        list(stream)
-    first.process.wait(PATIENCE)
-    second = serve("--port", first.port)
-    assert second.port == first.port
-    assert second.complete().status_code == 200
-
-
 def test_an_open_door_and_too_large_a_pool_are_told(serve: Serve) -> None:
     open_door = serve("--host", "0.0.0.0")
     closed = serve("--host", "0.0.0.0", "--cache-pool", 999_999_999, key="k")

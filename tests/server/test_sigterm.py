@@ -9,22 +9,7 @@ from typing import Any
 
 import httpx
 from tests.server.conftest import Serve
-from tests.server.running import PATIENCE, Server, events, wait_for
-
-# The second grammar is compiled until nobody wants it.
-ENDLESS_GRAMMAR = """
-import itertools, time
-from h2o_server.answers.grammar import GrammarCompiler
-from h2o_runtime.errors import Cancelled
-compiled, numbers = GrammarCompiler._grammar, itertools.count()
-def endless(self, *arguments):
-    while next(numbers) and not arguments[-1]():
-        time.sleep(0.01)
-    if arguments[-1]():
-        raise Cancelled("nobody wants it")
-    return compiled(self, *arguments)
-GrammarCompiler._grammar = endless
-"""
+from tests.server.running import PATIENCE, Server, wait_for
 
 KINDS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/completions", {"prompt": "Once", "max_tokens": 40, "ignore_eos": True}),
@@ -89,16 +74,3 @@ def test_all_that_are_served_are_answered(serve: Serve) -> None:
     assert set(crowd.refused) <= {"shutting_down", "queue_full"}
     assert "Traceback" not in server.log
     assert "before its end" not in server.log
-
-
-def test_a_grammar_that_still_compiles_does_not_keep_the_server(serve: Serve) -> None:
-    """That of a further choice; its client is told."""
-    server = serve("--grace", 0, code=ENDLESS_GRAMMAR)
-    body = {"prompt": "x", "max_tokens": 9, "n": 2, "json_schema": {"type": "boolean"}, "stream": True}
-    with server.client() as client, client.stream("POST", "/v1/completions", json=body) as response:
-        wait_for(lambda: ": prompt " in server.log)  # the first choice is made
-        server.process.send_signal(signal.SIGTERM)
-        *_, last = events(response.iter_lines())
-    assert last["error"]["code"] == "shutting_down"
-    assert server.process.wait(PATIENCE) == 143
-    assert "Traceback" not in server.log

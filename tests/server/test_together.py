@@ -122,11 +122,6 @@ def test_auto_takes_what_the_memory_holds(serve: Serve) -> None:
     assert server.get("/props").json()["total_slots"] == 8
 
 
-def test_more_slots_than_their_memory_holds_are_refused(tiny_bundle: Path) -> None:
-    with pytest.raises(ConfigError, match="`slots=8` take 12 MiB for their rows, and their memory is 11 MiB"):
-        Generator.load(tiny_bundle, context=256, slots=8, slot_bytes=11 << 20)
-
-
 @pytest.mark.parametrize("cache", [Contiguous(), Evicting(tokens=200)], ids=["contiguous", "evicting"])
 def test_memory_that_holds_no_slot_is_refused(tiny_bundle: Path, cache: Cache) -> None:
     with pytest.raises(ConfigError, match="one slot takes 1 MiB for their rows, and their memory is 0 MiB"):
@@ -138,11 +133,13 @@ def test_auto_is_one_slot_for_a_cache_that_evicts(serve: Serve) -> None:
     assert server.get("/props").json()["total_slots"] == 1
 
 
-def test_more_slots_than_the_free_memory_holds_are_refused(
-    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("given", "of"), [({"slot_bytes": 11 << 20}, "their memory"), ({}, "the free memory")]
+)
+def test_more_slots_than_the_memory_holds_are_refused(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, int], of: str
 ) -> None:
-    monkeypatch.setattr("h2o_runtime.execution.footprint.available_bytes", lambda: 11 << 20)
-    with pytest.raises(
-        ConfigError, match="`slots=8` take 12 MiB for their rows, and the free memory is 11 MiB"
-    ):
-        Generator.load(tiny_bundle, context=256, slots=8)
+    if not given:
+        monkeypatch.setattr("h2o_runtime.execution.footprint.available_bytes", lambda: 11 << 20)
+    with pytest.raises(ConfigError, match=f"`slots=8` take 12 MiB for their rows, and {of} is 11 MiB"):
+        Generator.load(tiny_bundle, context=256, slots=8, **given)
