@@ -162,7 +162,6 @@ MISUSE: dict[str, tuple[tuple[object, ...], int, str]] = {
         "beside it: leave it out",
     ),
     "chat and -": (("--chat", "-"), 2, "--chat reads its turns from standard input"),
-    "chat json": (("--chat", "--json"), 2, "no prompt"),
     "unknown flag": (("-p", "a", "--fast"), 2, "No such option '--fast'"),
     "a flag's beginning": (("-p", "a", "--temp", "1"), 2, "Did you mean '--temperature'?"),
 }

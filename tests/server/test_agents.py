@@ -133,7 +133,7 @@ def test_loops_of_three_clients_four_at_a_time(agent_server: Server, client: Any
             for loop in (
                 partial(loop_with_openai, client, stream),
                 partial(loop_with_langchain, agent_server, stream),
-                partial(test_messages.test_a_loop, other, stream),
+                partial(test_messages.a_loop, other, stream),
             )
         ]
         with ThreadPoolExecutor(4) as pool:

@@ -81,10 +81,8 @@ def test_depth_that_is_allowed(server: Server) -> None:
 
 def test_arguments_of_a_call_may_be_any_text(server: Server) -> None:
     for arguments in ("", "x", "[" * 50_000, "[" * 600 + "]" * 600, "1" * 5000, "NaN", '{"a": 1e400}', "[1]"):
-        call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments[:300]}}
+        call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
         talk = [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call]}]
-        assert server.chat(messages=talk).status_code in (200, 400), arguments[:9]
-        call["function"] |= {"arguments": arguments}  # type: ignore[dict-item]
         response = server.chat(messages=talk)
         assert response.status_code == 200 or error_of(response, 400), arguments[:9]
 

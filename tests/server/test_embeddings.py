@@ -50,15 +50,9 @@ def test_every_form_of_input_and_answer(openai: Any, tiny_bundle: Path, tiny_gen
         np.testing.assert_array_equal(vectors(create(model="m", input=single)), found[:1])
 
 
-def test_the_last_token_alone(serve: Serve, tiny_bundle: Path, tiny_generator: Generator) -> None:
-    ids = Tokenizer.load(tiny_bundle).encode("Once upon a time")
-    wanted = read_at_once(tiny_generator.embed(np.array(ids), Pooling.LAST))
-    server = serve("--pooling", "last", "--ctx-size", 512)
-    np.testing.assert_allclose(embed(server, ids).json()["data"][0]["embedding"], wanted, atol=1e-6)
-    assert server.get("/props").json()["pooling"] == "last"
-
-
-def test_the_pooling_is_the_bundles_own(serve: Serve, tiny_bundle: Path, tmp_path: Path) -> None:
+def test_the_pooling_is_the_bundles_own_unless_a_flag_names_another(
+    serve: Serve, tiny_bundle: Path, tmp_path: Path
+) -> None:
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     manifest = Manifest.read(bundle)
     own = EmbeddingSpec(pooling=Pooling.LAST, normalized=False)
@@ -66,9 +60,12 @@ def test_the_pooling_is_the_bundles_own(serve: Serve, tiny_bundle: Path, tmp_pat
     server = serve("--ctx-size", 512, bundle=bundle)
     with Generator.load(bundle, context=512) as generator:
         wanted = read_at_once(generator.embed(np.array([5, 6, 7])))
+        mean = read_at_once(generator.embed(np.array([5, 6, 7]), Pooling.MEAN))
     assert abs(np.linalg.norm(wanted) - 1) > 0.1
-    np.testing.assert_allclose(embed(server, [5, 6, 7]).json()["data"][0]["embedding"], wanted, rtol=1e-5)
-    assert server.get("/props").json()["pooling"] == "last"
+    other = serve("--ctx-size", 512, "--pooling", "mean", bundle=bundle)
+    for one, name, vector in ((server, "last", wanted), (other, "mean", mean)):
+        np.testing.assert_allclose(embed(one, [5, 6, 7]).json()["data"][0]["embedding"], vector, rtol=1e-5)
+        assert one.get("/props").json()["pooling"] == name
 
 
 @pytest.mark.parametrize(

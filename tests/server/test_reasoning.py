@@ -29,7 +29,7 @@ CASES = [
 ]
 
 
-def read(text: str, prompt: str, cuts: list[int], thinks: bool = True) -> tuple[str, str]:
+def read(text: str, prompt: str, cuts: list[int], thinks: bool) -> tuple[str, str]:
     reader, found = Speech(DIALECTS["hermes"](), thinks, {}).reader({}, prompt), []
     ends = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
     for begin, end in itertools.pairwise(ends):
@@ -42,13 +42,9 @@ def read(text: str, prompt: str, cuts: list[int], thinks: bool = True) -> tuple[
 @pytest.mark.parametrize(("text", "prompt", "thought", "answer"), CASES)
 @given(cuts=st.lists(st.integers(0, 40), max_size=12))
 def test_thoughts_and_answer(text: str, prompt: str, thought: str, answer: str, cuts: list[int]) -> None:
-    assert read(text, prompt, cuts) == (thought, answer)
-
-
-@given(cuts=st.lists(st.integers(0, 40), max_size=12))
-def test_where_the_template_knows_of_no_thoughts_all_is_answer(cuts: list[int]) -> None:
-    text = "<think>a</think> b"
-    assert read(text, "<think>", cuts, thinks=False) == ("", text)
+    assert read(text, prompt, cuts, thinks=True) == (thought, answer)
+    # Where the template knows of no thoughts, all is the answer.
+    assert read(text, prompt, cuts, thinks=False) == ("", text)
 
 
 TEMPLATE = (

@@ -134,8 +134,9 @@ def test_a_slot_that_is_asked_for_is_taken_if_it_is_free(together: TextModel) ->
     finish(scheduler)
 
 
-@pytest.mark.parametrize("cache", [Contiguous(rows="int8"), Paged()], ids=["int8", "paged"])
-@pytest.mark.parametrize("config", CONFIGS, ids=["query", "colsum", "full", "minference"])
+@pytest.mark.parametrize(
+    ("cache", "config"), zip([Contiguous(rows="int8"), Paged()] * 2, CONFIGS, strict=True), ids=str
+)
 def test_a_beginning_that_another_slot_has_read_is_not_read_again(
     bundle: Path, cache: Cache, config: PrefillPolicy[Any]
 ) -> None:
@@ -164,9 +165,8 @@ def test_a_beginning_that_another_slot_has_read_is_not_read_again(
 
 
 @pytest.mark.parametrize(
-    "cache", [Contiguous(), Contiguous(rows="int8"), Paged()], ids=["contiguous", "int8", "paged"]
+    ("cache", "config"), zip([Paged(), Contiguous(), Contiguous(rows="int8"), Paged()], CONFIGS, strict=True)
 )
-@pytest.mark.parametrize("config", CONFIGS, ids=["query", "colsum", "full", "minference"])
 def test_answers_to_one_prompt_read_it_once(bundle: Path, cache: Cache, config: PrefillPolicy[Any]) -> None:
     """Also those that come when the first have gone on, and whatever the prompt's own request may keep."""
     with load(bundle, 2, cache) as model, load(bundle, 1, cache) as one:
