@@ -18,7 +18,7 @@ from h2o_cli.model_options import on_device
 from h2o_cli.policy_options import chosen_prefill
 from h2o_cli.run import command as run_command
 from h2o_runtime.answers.request import Request
-from h2o_runtime.backends import select_device
+from h2o_runtime.backends import select
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.policies.decode import FullDecode
 from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query
@@ -47,7 +47,7 @@ def test_auto_is_a_device_for_the_policy(
     device: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(select_device, "_gpu_is_usable", lambda: True)
+    monkeypatch.setattr(select, "_gpu_is_usable", lambda: True)
     manifest = Manifest.model_construct(model=grouped(8, 2), prefill=bundles)
     arguments = {"device": "auto", "backend": "onnxruntime", "decoding": FullDecode()}
     assert on_device(arguments, manifest, named or bundles) == arguments | {"device": device}

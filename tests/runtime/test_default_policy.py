@@ -11,7 +11,7 @@ import pytest
 from tests import bundles
 
 from h2o_runtime import Generator
-from h2o_runtime.backends import select_device
+from h2o_runtime.backends import select
 from h2o_runtime.backends.select import refusal_on_gpu, resolve_device
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import ConfigError
@@ -91,9 +91,9 @@ def test_the_cpu_is_told_nothing(bundle: Path, caplog: pytest.LogCaptureFixture)
 @pytest.fixture
 def with_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine whose GPU ONNX Runtime and our kernels can use."""
-    ort = SimpleNamespace(get_available_providers=lambda: [select_device.CUDA_PROVIDER])
-    monkeypatch.setattr(select_device, "import_onnxruntime", lambda: ort)
-    monkeypatch.setattr(select_device, "cuda_kernels", lambda: SimpleNamespace(device_count=lambda: 1))
+    ort = SimpleNamespace(get_available_providers=lambda: [select.CUDA_PROVIDER])
+    monkeypatch.setattr(select, "import_onnxruntime", lambda: ort)
+    monkeypatch.setattr(select, "cuda_kernels", lambda: SimpleNamespace(device_count=lambda: 1))
 
 
 @pytest.mark.usefixtures("with_gpu")
@@ -110,7 +110,7 @@ def test_without_a_gpu_nothing_is_said(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.WARNING)
-    monkeypatch.setattr(select_device, "_gpu_is_usable", lambda: False)
+    monkeypatch.setattr(select, "_gpu_is_usable", lambda: False)
     assert resolve_device("auto", "onnxruntime", "the reason") == "cpu"
     assert not caplog.records
 
