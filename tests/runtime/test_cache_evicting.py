@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from h2o_runtime.sessions.saved import SavedSession, save_session
 FULL = Full(batch_size=64)
 SPARSE = Query(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)
 CONTEXT, ROWS = 400, 60
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -206,6 +209,37 @@ def test_a_prompt_that_was_stopped_leaves_nothing_behind(bundle: Path) -> None:
             generator.prefill([*first, *longer], FULL, Watch(cancelled=lambda: next(calls) > 6))
         assert generator.length == 0
         np.testing.assert_array_equal(generator.prefill(first, FULL), other.prefill(first, FULL))
+
+
+# In a process of its own: a test worker's memory moves with what ran before. Without torch, which tests import.
+MANY_TOKENS = """
+import sys
+from pathlib import Path
+
+import numpy as np
+from h2o_runtime import Generator
+from h2o_runtime.caches import Evicting
+from h2o_runtime.policies.prefill import Full
+from h2o_runtime.process import resident_bytes
+
+cache = Evicting(tokens=64)
+with Generator.load(Path(sys.argv[1]), context=10_200, threads=1, cache=cache, device="cpu") as generator:
+    generator.prefill(range(2, 102), Full())
+    for token in range(10_000):
+        logits = generator.decode(token % 200 + 2)
+        if token in (1_000, 9_999):
+            print(resident_bytes())
+    assert generator.spec.forgets(generator.length) == 10_036
+    assert np.isfinite(logits).all()
+"""
+
+
+def test_memory_is_flat_over_10_000_tokens(shared_folder: Path) -> None:
+    tiny = bundles.named(shared_folder, "llama-g1-d32")[1]
+    command = [sys.executable, "-c", MANY_TOKENS, str(tiny)]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    early, late = map(int, done.stdout.split())
+    assert late - early < 2 << 20  # all rows of two layers would take 4.6 MB
 
 
 def test_a_gpu_evicts_alike(bundle: Path, dense_graphs_wait: None) -> None:

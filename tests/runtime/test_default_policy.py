@@ -23,9 +23,9 @@ from h2o_runtime.policies.prefill import (
     Subquadratic,
     VerticalSlash,
     Window,
-    by_device,
     policy_on_device,
 )
+from h2o_runtime.policies.prefill.h2o.scores import query
 
 REPO = Path(__file__).resolve().parents[2]
 CONTEXT = 260
@@ -48,14 +48,14 @@ def test_the_default_rule_begins_dense_on_a_gpu() -> None:
 
 def test_the_docs_have_the_length() -> None:
     page = (REPO / "docs" / "policies.md").read_text(encoding="utf-8")
-    assert f"the first {by_device.DENSE_START['cuda']:,} tokens" in page
+    assert f"the first {query.DENSE_START['cuda']:,} tokens" in page
 
 
 @pytest.mark.usefixtures("dense_graphs_wait")
 def test_where_none_is_chosen_it_is_that_of_the_device(
     bundle: Path, emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(by_device, "DENSE_START", {"cuda": 2048})
+    monkeypatch.setattr(query, "DENSE_START", {"cuda": 2048})
     with Generator.load(bundle, context=CONTEXT, device="cuda") as cuda:
         cuda.prefill(bundles.random_ids(20))
         assert cuda.session.origin.policy == cuda.default_policy == Query(dense_start=2048)

@@ -141,7 +141,6 @@ void finish_default_stream() {
     finish(wanted);
 }
 
-
 cudaError_t push(CUstream_st* stream, Operation operation) {
     if (stream == capture.stream) {
         // Events within a capture would be edges of the graph, which is a plain sequence here.
