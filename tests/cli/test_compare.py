@@ -138,14 +138,18 @@ def test_a_flipped_byte_is_told_with_the_graph_it_is_in(h2o: Run, copy: Path) ->
     assert _of(document, "pipeline")  # all stages ran
 
 
-@pytest.mark.parametrize("bits", [0x80, 0x40])  # another sign, and an exponent of 2^120 or so
+@pytest.mark.parametrize(
+    ("bits", "first"),
+    [(0x80, "full differs first (pipeline, logprobs)"), (0x40, "dense_01 differs first (dense, q)")],
+    ids=["another sign", "an exponent of 2^120 or so"],
+)
 def test_a_wrong_weight_with_a_right_hash_is_found_by_the_numbers(
-    compare_here: Callable[..., Any], copy: Path, bits: int, recwarn: pytest.WarningsRecorder
+    compare_here: Callable[..., Any], copy: Path, bits: int, first: str, recwarn: pytest.WarningsRecorder
 ) -> None:
     _flip(copy, "onnx/weights/dense_01.bin", 4 * 100 + 3, bits, consistent=True)
     done = compare_here(copy, "--json", "--stage", "files", "--stage", "dense", "--stage", "pipeline", *SHORT)
     assert done.exit_code == 3
-    assert done.stderr.startswith("error: full differs first (pipeline, logprobs): error ")
+    assert done.stderr.startswith(f"error: {first}: error ")
     assert "tolerance" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     document = strict_json(done.stdout)  # JSON has no infinity

@@ -202,8 +202,8 @@ def test_a_dry_run_writes_nothing_and_tells_all(h2o: Run, checkpoint: Path, tmp_
     manifest = Manifest.read(bundles.named(checkpoint.parent, NAME)[1])
     assert plan["model"] == manifest.model.model_dump() | {"max_position_embeddings": 3000}
     for graph, real in zip(plan["graphs"][:3], manifest.graphs[:3], strict=True):
-        assert graph["inputs"] == json.loads(real.model_dumpstrict_json())["inputs"]
-        assert graph["outputs"] == json.loads(real.model_dumpstrict_json())["outputs"]
+        assert graph["inputs"] == json.loads(real.model_dump_json())["inputs"]
+        assert graph["outputs"] == json.loads(real.model_dump_json())["outputs"]
     memory, model = plan["memory_bytes"], plan["model"]
     assert plan["context"] == 3000
     assert memory["cache"] == 2 * model["layers"] * 3000 * model["kv_heads"] * model["head_size"] * 4
