@@ -182,6 +182,8 @@ class Manifest(Strict):
             if not folder.is_dir():
                 raise BundleError(f"{folder}: no such folder; h2o-export writes a bundle from a checkpoint")
             raw = read_json(folder, AGAIN)
+        except PermissionError as error:  # of a folder above
+            raise unreadable(path, error) from error
         except UnicodeEncodeError:
             raise BundleError(
                 f"{str(folder)!a}: its name is not UTF-8, and ONNX Runtime reads no such files: rename the folder"
