@@ -31,9 +31,10 @@ from h2o_cli.policy_options import chosen_prefill, prefill_options
 from h2o_cli.progress import stages
 from h2o_cli.settings_text import SettingsText
 from h2o_export.staging import check_output, staged_folder
-from h2o_runtime.bundles.manifest import GraphSpec, Manifest, ModelSpec, TensorSpec, TokenCheck, Validation
+from h2o_runtime.bundles.manifest import GraphSpec, Manifest, TensorSpec, TokenCheck, Validation
 from h2o_runtime.components.options import check_options, option
 from h2o_runtime.errors import ConfigError, OutputError, unimportable
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.ort.cuda import import_onnxruntime
 from h2o_runtime.policies.prefill import Query
 from h2o_runtime.process import uncollected

@@ -30,9 +30,9 @@ from h2o_export.operators.opset import OPSET
 from h2o_export.plan import Plan
 from h2o_export.policies import model_graphs
 from h2o_export.validation.soundness import check_checkpoint
-from h2o_runtime.bundles.manifest import CheckpointSpec, FileSpec, GraphSpec, Manifest, ModelSpec, file_sha256
+from h2o_runtime.bundles.manifest import CheckpointSpec, FileSpec, GraphSpec, Manifest, file_sha256
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.model_spec import ExpertsSpec
+from h2o_runtime.model_spec import ExpertsSpec, ModelSpec
 from h2o_runtime.policies.prefill import PrefillPolicy, Query
 
 __all__ = ["ExportOptions", "model_spec", "write_bundle"]

@@ -12,8 +12,9 @@ from h2o_export.dense.graphs import all_dense_graphs, dense_spec
 from h2o_export.exporter import ExportOptions, model_spec
 from h2o_export.policies import model_graphs
 from h2o_export.validation.soundness import check_checkpoint
-from h2o_runtime.bundles.manifest import GraphSpec, ModelSpec
+from h2o_runtime.bundles.manifest import GraphSpec
 from h2o_runtime.execution.footprint import Footprint, cache_bytes, footprint
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill import PREFILL
 
 

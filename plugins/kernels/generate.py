@@ -62,6 +62,8 @@ class Header:
             for operator in self._operators:
                 if kind in operator.kernels:
                     yield f"h2o_status run(const calls::{operator.name}& call);"
+                    if kind == "cuda":
+                        yield f"size_t workspace(const calls::{operator.name}& call);"
             yield f"}}  // namespace {kind}"
         yield "}  // namespace h2o"
         for kind in ("cpu", "cuda"):

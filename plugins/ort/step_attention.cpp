@@ -7,9 +7,8 @@
 //             caches uint8 [n, layers, sizeof(h2o_kv)]: an h2o_kv a row and layer, of h2o/kv.h. Where caches
 //             lie changes from call to call, so graphs are given addresses
 // outputs     o float32 [n, Hq, dv]
-// attributes  layer, whose caches these are; scale, of scores; window, rows that a query sees, or 0; threads,
-// of
-//             the session
+// attributes  layer, whose caches these are; scale, of scores; window, rows that a query sees, or 0
+//             threads, of the session
 #include <initializer_list>
 
 #include "h2o/cpu.h"

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from h2o_runtime.bundles.manifest import FreeSize, GraphSpec, ModelSpec, TensorSpec
+from h2o_runtime.bundles.manifest import FreeSize, GraphSpec, TensorSpec
 from h2o_runtime.engines import Profile, TensorRange
 from h2o_runtime.layers.activations import logits_rows
 from h2o_runtime.limits import MOST_STEP_ROWS
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill import PrefillPolicy
 
 Range = tuple[int, int, int]  # smallest, tuned for, largest

@@ -4,6 +4,32 @@
 
 #include "checks.h"
 
+namespace h2o::cuda {
+
+#define H2O_WITHOUT_WORKSPACE(Name)        \
+    size_t workspace(const calls::Name&) { \
+        return 0;                          \
+    }
+H2O_WITHOUT_WORKSPACE(CacheAppend)
+H2O_WITHOUT_WORKSPACE(ClampedSwiGLU)
+H2O_WITHOUT_WORKSPACE(GatedDelta)
+H2O_WITHOUT_WORKSPACE(GeGLU)
+H2O_WITHOUT_WORKSPACE(Mamba2)
+H2O_WITHOUT_WORKSPACE(MemoryGather)
+H2O_WITHOUT_WORKSPACE(MemorySelect)
+H2O_WITHOUT_WORKSPACE(MemoryStep)
+H2O_WITHOUT_WORKSPACE(OnlineSoftmaxFusion)
+H2O_WITHOUT_WORKSPACE(PageBounds)
+H2O_WITHOUT_WORKSPACE(RMSNorm)
+H2O_WITHOUT_WORKSPACE(ResidualNorm)
+H2O_WITHOUT_WORKSPACE(Rotation)
+H2O_WITHOUT_WORKSPACE(ScatterScores)
+H2O_WITHOUT_WORKSPACE(SwiGLU)
+H2O_WITHOUT_WORKSPACE(TiledMemoryAttention)
+#undef H2O_WITHOUT_WORKSPACE
+
+}  // namespace h2o::cuda
+
 namespace {
 
 template <class Arguments>

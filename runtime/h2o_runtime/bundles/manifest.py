@@ -12,7 +12,7 @@ from pydantic import Field, PlainSerializer, PlainValidator, ValidationError
 from h2o_runtime.errors import BundleError
 from h2o_runtime.files.inputs import confined
 from h2o_runtime.layer_spec import Strict
-from h2o_runtime.model_spec import ModelSpec as ModelSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.names import Pooling
 from h2o_runtime.policies.prefill import PREFILL, PrefillPolicy
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -26,7 +26,6 @@ from h2o_runtime.caches.reuse import Provenance
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.errors import InputError
 from h2o_runtime.kv import KV, StateView
-from h2o_runtime.layer_spec import LayerSpec
 from h2o_runtime.layers import state_layout
 from h2o_runtime.layers.kind import ArrayShape, StateLayout
 from h2o_runtime.model_spec import ModelSpec
@@ -137,8 +136,11 @@ class States:
         return tuple(sorted({*self.copied, *([] if self.row is None else [self.row])}))
 
 
-# Of a prompt's new rows, and of a step's, which layers of one shape share.
-Fresh: TypeAlias = tuple[dict[str, Tensor], dict[str, Tensor]]
+class Fresh(NamedTuple):
+    """Buffers of new rows, which layers of one shape share."""
+
+    prompt: dict[str, Tensor]
+    step: dict[str, Tensor]
 
 
 class LayerState(LayerStore):
@@ -234,8 +236,8 @@ class LayerState(LayerStore):
     def _new(self, rows: Rows) -> tuple[dict[str, Tensor], int]:
         """Where new rows lie, and how many they are."""
         if rows.at is not None:
-            return self._fresh[1], 1
-        return self._fresh[0], rows.stop - rows.start
+            return self._fresh.step, 1
+        return self._fresh.prompt, rows.stop - rows.start
 
     def _planned(self, rows: Rows) -> dict[int, int]:
         """Copies to make among the rows, by how many of them come before."""
@@ -257,8 +259,8 @@ class StoreWithStates(KVStore):
         layouts = {i: layout for i, spec in enumerate(specs) if (layout := state_layout(spec, model.dtype))}
         self._rows, self._states = rows, States()
         limit = min(AT_ONCE, capacity)
-        self._fresh: dict[LayerSpec, Fresh] = {
-            specs[i]: (_zeros(layout.room(limit), device), _zeros(layout.room(1), device))
+        self._fresh = {
+            specs[i]: Fresh(*(_zeros(layout.room(n), device) for n in (limit, 1)))
             for i, layout in layouts.items()
         }
         self._layers = {

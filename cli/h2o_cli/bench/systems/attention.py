@@ -11,9 +11,10 @@ import numpy as np
 from h2o_cli.bench.systems.system import Absent, Ids, Settings, System, require_device
 from h2o_runtime.backends.select import make_device
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.bundles.manifest import Manifest, ModelSpec
+from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.caches import Contiguous, Rows
 from h2o_runtime.caches.reuse import Prefix
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill import PREFILL, LayerCall, PromptCall
 from h2o_runtime.providers.select import provider_factory
 from h2o_runtime.schedule import Span

@@ -10,6 +10,7 @@
 namespace h2o {
 
 enum class Type { kModel, kFloat, kInt32, kInt64 };  // kModel: float32 or float16, one and the same in a call
+
 inline h2o_dtype dtype_of(Type type, h2o_dtype model) {
     switch (type) {
         case Type::kModel:
@@ -85,28 +86,6 @@ struct Call {
 }  // namespace h2o
 
 #include "h2o/operators.h"  // generated
-
-namespace h2o::cuda {
-
-// The bytes of workspace that a CUDA kernel needs: none, unless its operator is named here.
-inline size_t workspace(const Call&) {
-    return 0;
-}
-size_t workspace(const calls::BlockSelect& call);
-size_t workspace(const calls::CachedAttention& call);
-size_t workspace(const calls::CachedCandidateScore& call);
-size_t workspace(const calls::CandidateScore& call);
-size_t workspace(const calls::ChunkedIntraAttention& call);
-size_t workspace(const calls::MemoryAttention& call);
-size_t workspace(const calls::MemoryFusedAttention& call);
-size_t workspace(const calls::PageAttention& call);
-size_t workspace(const calls::PageSelect& call);
-size_t workspace(const calls::QuerySelect& call);
-size_t workspace(const calls::ScoredAttention& call);
-size_t workspace(const calls::StepAttention& call);
-size_t workspace(const calls::StepRowsAttention& call);
-
-}  // namespace h2o::cuda
 
 namespace h2o {
 
