@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from h2o_cli.bench.machine import measure_rates
+from h2o_cli.bench.machine import describe, measure_rates
 from h2o_plugins._cpu import KV, Kernels
 from h2o_runtime import Query
 from h2o_runtime.policies.prefill.h2o.query_tiles import BLOCK
@@ -35,6 +34,7 @@ HQ, HKV, D = 32, 8, 64
 SCALE = 1 / np.sqrt(D)
 CHUNK, SLOTS = 1024, 512
 WINDOW = 64
+PRODUCT = 2048  # rows and columns of the matrices of the machine's rate
 DECODE_LENGTH = 65_536  # two caches of 128 MiB: larger than the caches of the processor
 
 
@@ -80,32 +80,21 @@ class QueryPhase2:
         self.kernels.run("TiledMemoryAttention", self.kv, call)
 
 
-class Products:
-    """torch's matrix products: of float32, and of bfloat16 where the kernels multiply it too."""
-
-    def __init__(self, size: int) -> None:
-        self.flops = 2 * size**3
-        dtypes = {"matmul": torch.float32}
-        if Kernels.multiplies("bfloat16"):
-            dtypes["matmul_bfloat16"] = torch.bfloat16
-        self._factors = {
-            name: [torch.randn(size, size).to(dtype) for _ in range(3)] for name, dtype in dtypes.items()
-        }
-
-    def rates(self) -> dict[str, float]:
-        """GFLOP/s of one moment."""
-        found = {}
-        for name, (a, b, c) in self._factors.items():
-            seconds = min(clock(partial(torch.mm, a, b, out=c)) for _ in range(2))
-            found[name] = self.flops / seconds / 1e9
-        return found
+def machine_rates(threads: int) -> dict[str, float]:
+    """GFLOP/s and GB/s of one moment: products, those of bfloat16 where the kernels have them, and reading."""
+    measured = measure_rates(threads, repetitions=3)
+    seconds = {"matmul": _torch_product(torch.float32)}
+    if Kernels.multiplies("bfloat16"):
+        seconds["matmul_bfloat16"] = _torch_product(torch.bfloat16)
+    rates = {name: 2 * PRODUCT**3 / each / 1e9 for name, each in seconds.items()}
+    best = max(measured["flops"] / 1e9, rates["matmul"])
+    return {**rates, "matmul": best, "read": measured["bandwidth"] / 1e9}
 
 
-def machine_rates(threads: int, products: Products) -> dict[str, float]:
-    """Rates of one moment: matrix products (of float32 the best of several libraries), and reading."""
-    measured, torchs = measure_rates(threads, repetitions=3), products.rates()
-    best = max(measured["flops"] / 1e9, torchs["matmul"])
-    return {**torchs, "matmul": best, "read": measured["bandwidth"] / 1e9}
+def _torch_product(dtype: torch.dtype) -> float:
+    """Seconds."""
+    a, b, c = (torch.ones(PRODUCT, PRODUCT, dtype=dtype) for _ in range(3))
+    return best_of(partial(torch.mm, a, b, out=c))
 
 
 def clock(call: Callable[[], Any]) -> float:
@@ -197,13 +186,12 @@ def kernel_calls(kernels: Kernels) -> dict[str, tuple[Callable[[], Any], float, 
 
 
 def measure_kernels(kernels: Kernels, rounds: int) -> dict[str, Any]:
-    products = Products(2048)
     rates, speeds = defaultdict(list), defaultdict(list)
     calls = kernel_calls(kernels)
     for call, _, _ in calls.values():
         call()
     for _ in range(rounds):
-        for name, rate in machine_rates(kernels.threads, products).items():
+        for name, rate in machine_rates(kernels.threads).items():
             rates[name].append(rate)
         for name, (call, amount, _) in calls.items():
             speeds[name].append(amount / best_of(call) / 1e9)
@@ -222,19 +210,6 @@ def measure_kernels(kernels: Kernels, rounds: int) -> dict[str, Any]:
     return {"machine": machine, "kernels": shares}
 
 
-def describe(threads: int, isa: str) -> dict[str, Any]:
-    cpu = next((x for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")), "")
-    return {
-        "cpu": cpu.partition(":")[2].strip() or platform.machine(),
-        "cores": os.cpu_count(),
-        "threads": threads,
-        "isa": isa,
-        "load_average": os.getloadavg(),
-        "torch": torch.__version__,
-        "shape": f"{HQ}/{HKV} heads of {D}, S = {CHUNK}, M = {SLOTS}, float32",
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
@@ -244,7 +219,9 @@ def main() -> None:
 
     torch.set_num_threads(args.threads)
     kernels = Kernels(args.threads, None, HQ, HKV, D, float(SCALE), False)
-    result = {"machine": describe(args.threads, kernels.isa), "rates": measure_kernels(kernels, args.rounds)}
+    shape = f"{HQ}/{HKV} heads of {D}, S = {CHUNK}, M = {SLOTS}, float32"
+    own = {"threads": args.threads, "isa": kernels.isa, "torch": torch.__version__, "shape": shape}
+    result = {"machine": describe() | own, "rates": measure_kernels(kernels, args.rounds)}
     text = json.dumps(result, indent=2)
     print(text)
     if args.out:
