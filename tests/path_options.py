@@ -50,6 +50,8 @@ BESIDE = {
     "calibrate": {"weights": "int8"},
     "packed_weights": {"compute": "dense_form=native"},
     "openvino_model": {"peers": "openvino-genai"},
+    "work_dir": {"peers": "onnxruntime-genai"},
+    "save": {"stages": "dense"},
 }
 
 

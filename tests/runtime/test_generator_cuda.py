@@ -27,7 +27,7 @@ from h2o_runtime.policies.prefill import Full, PrefillPolicy
 
 pytestmark = pytest.mark.usefixtures("dense_graphs_wait", "small_blocks")
 
-CONTEXT = 400
+CONTEXT = 300
 SMALL: dict[str, Any] = {"chunk_size": 48, "batch_size": 100, "local": 12, "heavy": 20}
 POLICIES = {
     "full": Full(batch_size=100),
@@ -36,7 +36,7 @@ POLICIES = {
     "query, query heads": prefill_of(**SMALL, score="query", grow=48, tile=20, queries=5, candidates=40),
     "window": prefill_of(**SMALL, score="window", window=8, dense_tail=0),
     "query heads": prefill_of(**SMALL, score="colsum", heads="query", dense_tail=130),
-    "window, query heads": prefill_of(**SMALL, score="window", window=12, heads="query"),
+    "window, query heads": prefill_of(**SMALL, score="window", window=12, heads="query", dense_tail=40),
 }
 
 OFTEN = ("full", "colsum", "query", "window, query heads")  # each score, and both kinds of heads
@@ -80,18 +80,18 @@ def same_sets(cuda: Generator, cpu: Generator) -> None:
 @pytest.mark.parametrize("policy", EACH_POLICY)
 def test_a_request_equals_the_cpus(policy: PrefillPolicy[Any], cuda: Generator, cpu: Generator) -> None:
     """Fresh, decoded, a conversation's long and short turns, a shared beginning: logits and memory sets."""
-    first = prompt(250)
+    first = prompt(160)
     same(cuda.prefill(first, policy), cpu.prefill(first, policy))
     same_sets(cuda, cpu)
     for token in (5, 6, 7, 8):
         same(cuda.decode(token), cpu.decode(token))
-    turn = np.concatenate([first, [5, 6, 7, 8], prompt(90, 1)])
+    turn = np.concatenate([first, [5, 6, 7, 8], prompt(60, 1)])
     same(cuda.prefill(turn, policy), cpu.prefill(turn, policy))
     same_sets(cuda, cpu)
     turn = np.concatenate([turn, prompt(7, 2)])
     same(cuda.prefill(turn, policy), cpu.prefill(turn, policy))
     same(cuda.decode(9), cpu.decode(9))
-    other = np.concatenate([first[:200], prompt(60, 3)])
+    other = np.concatenate([first[:150], prompt(40, 3)])
     same(cuda.prefill(other, policy), cpu.prefill(other, policy))
     assert cuda.reused == cpu.reused > 0
     same_sets(cuda, cpu)
@@ -104,10 +104,10 @@ def test_rows_that_are_stored_shorter(dtype: CacheDtype, bundle: Path, emulated_
     for device in ("cuda", "cpu"):
         cache = Contiguous(rows=dtype)
         with Generator.load(bundle, context=CONTEXT, device=device, cache=cache) as generator:  # type: ignore[arg-type]
-            first = generator.prefill(prompt(150), POLICIES["colsum"])
+            first = generator.prefill(prompt(110), POLICIES["colsum"])
             steps = [generator.decode(token) for token in (5, 6, 7)]  # the last two of a recording
             again = generator.prefill(
-                np.concatenate([prompt(150), [5, 6, 7], prompt(90, 1)]), POLICIES["colsum"]
+                np.concatenate([prompt(110), [5, 6, 7], prompt(60, 1)]), POLICIES["colsum"]
             )
             logits.append((first, *(step.copy() for step in steps), again))
     for ours, theirs in zip(*logits, strict=True):
@@ -120,7 +120,7 @@ def test_pages_are_for_the_cpu(bundle: Path, emulated_cuda: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    "length", [1, 101, *(pytest.param(n, marks=pytest.mark.nightly) for n in (48, 49, 399))]
+    "length", [1, 101, *(pytest.param(n, marks=pytest.mark.nightly) for n in (48, 49, 299))]
 )
 def test_prompts_of_every_kind_of_length(length: int, cuda: Generator, cpu: Generator) -> None:
     ids = prompt(length)
@@ -129,12 +129,12 @@ def test_prompts_of_every_kind_of_length(length: int, cuda: Generator, cpu: Gene
 
 
 def test_log_probabilities(cuda: Generator, cpu: Generator) -> None:
-    ids, policy = prompt(150), POLICIES["window"]
+    ids, policy = prompt(110), POLICIES["window"]
     np.testing.assert_allclose(cuda.logprobs(ids, policy), cpu.logprobs(ids, policy), atol=2e-5)
 
 
 def test_time_is_measured_by_kind_of_work(cuda: Generator) -> None:
-    cuda.prefill(prompt(150), POLICIES["colsum"])
+    cuda.prefill(prompt(110), POLICIES["colsum"])
     timer = cuda.timer
     assert min(timer.seconds[name] for name in ("dense", "phase1", "phase2", "tail")) > 0
     cuda.prefill(prompt(40), POLICIES["full"])
@@ -144,7 +144,7 @@ def test_time_is_measured_by_kind_of_work(cuda: Generator) -> None:
 def test_a_cancelled_prefill_leaves_a_sound_generator(cuda: Generator, cpu: Generator) -> None:
     calls = iter(range(10_000))
     with pytest.raises(Cancelled):
-        cuda.prefill(prompt(300), POLICIES["colsum"], Watch(cancelled=lambda: next(calls) > 9))
+        cuda.prefill(prompt(200), POLICIES["colsum"], Watch(cancelled=lambda: next(calls) > 9))
     ids = prompt(120, 4)
     same(cuda.prefill(ids, POLICIES["colsum"]), cpu.prefill(ids, POLICIES["colsum"]))
     same(cuda.decode(3), cpu.decode(3))
@@ -152,7 +152,7 @@ def test_a_cancelled_prefill_leaves_a_sound_generator(cuda: Generator, cpu: Gene
 
 def test_float16(shared_folder: Path, emulated_cuda: ModuleType) -> None:
     bundle = bundles.named(shared_folder, "llama-g2-d64-llama3", "-float16", dtype="float16")[1]
-    ids = prompt(150)
+    ids = prompt(110)
     with Generator.load(bundle, context=200, device="cuda") as cuda:
         ours = cuda.prefill(ids, POLICIES["colsum"])
         ours_next = cuda.decode(3)
@@ -175,7 +175,7 @@ def test_a_warm_up_reads_a_prompt_and_leaves_nothing(
     type(forward).warm_up.__wrapped__(forward, policy, cuda.session)
     assert ran >= {"ChunkedIntraAttention", "BlockSelect", "PromptAttention"}
     assert cuda.length == 0
-    ids = prompt(150)
+    ids = prompt(110)
     same(cuda.prefill(ids, policy), cpu.prefill(ids, policy))
     assert cuda.reused == 0
     same_sets(cuda, cpu)
