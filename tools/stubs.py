@@ -1,7 +1,7 @@
 """Type stubs of the native modules, from nanobind's own generator: make stubs
 
 They are committed, because a type checker reads h2o_plugins from its source folder, even where nothing is
-built. A test compares them with the modules.
+built. A test compares them with the modules. What the functions do is said once: in the modules themselves.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def generate(module: str) -> str:
         patterns = Path(folder) / "patterns"
         patterns.write_text(PATTERNS)
         stub = Path(folder) / f"{module}.pyi"
-        arguments = ["-q", "-i", str(Path(file).parent), "-m", module, "-p", str(patterns), "-o", str(stub)]
+        arguments = ["-q", "-D", "-i", str(Path(file).parent), "-m", module, "-p", str(patterns), "-o", str(stub)]
         subprocess.run([sys.executable, "-m", "nanobind.stubgen", *arguments], check=True)
         raw = header() + stub.read_text()
     for command in (["check", "--fix-only", "--quiet"], ["format"]):
