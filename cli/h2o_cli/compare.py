@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -39,6 +38,7 @@ from h2o_runtime.text import Tokenizer, decode_utf8
 
 if TYPE_CHECKING:
     from h2o_export.checkpoints import Checkpoint
+    from h2o_export.comparison.compared import ComparedBundle
     from h2o_export.comparison.report import Row
 
 STAGES = ("files", "dense", "attention", "pipeline")
@@ -157,12 +157,22 @@ def main(
     start_logging(verbose)
     opened = Bundle.open(bundle, check_graphs=False)
     prefill, library = chosen_prefill(_small(), flags) or _small(), _import_comparison()
-    ids, named = _prompt(opened, prompt_file, length), flags.pop("checkpoint")
+    ids, named = prompt_ids(opened, prompt_file, length), flags.pop("checkpoint")
     reference, notes = _reference(opened, named) if "pipeline" in stages else (None, [])
-    options = CompareOptions(opened, stages, ids, prefill, reference, **flags)
+    compute = flags.pop("compute")
+    compared = library.ComparedBundle(
+        opened,
+        flags.pop("backend"),
+        flags.pop("device"),
+        compute.attention,
+        flags.pop("threads"),
+        compute.dense_form,
+        compute.attention_precision,
+        compute.dense_precision,
+    )
     console = make_console(stderr=True)
     with console.status("comparing") as status:
-        rows = _run(library, options, notes, status.update)
+        rows = _run(library, compared, stages, ids, prefill, reference, notes, status.update, **flags)
     failed = next((row for row in rows if not row.passed), None)
     if as_json:
         first = f"{failed.graph}: {failed.output}" if failed else None
@@ -182,61 +192,41 @@ def main(
         sys.exit(usage.Exit.TOLERANCE)
 
 
-@dataclass(frozen=True)
-class CompareOptions:
-    """What is compared, and how. The last fields are the command's flags.
-
-    reference  the checkpoint that the pipeline is compared with; None: it is not
-    """
-
-    bundle: Bundle
-    stages: Sequence[str]
-    ids: list[int]
-    prefill: PrefillPolicy[Any]
-    reference: Checkpoint | None
-    against: Any
-    save: Path | None
-    backend: Any
-    device: Any
-    compute: Compute
-    threads: int | None
-
-
 def _small() -> PrefillPolicy[Any]:
     """The default policy with sizes of which a prompt has several."""
     return Query(chunk_size=256, batch_size=1024, local=64, heavy=64, tile=64, queries=16, grow=512)
 
 
-def _run(library: Any, options: CompareOptions, notes: list[str], progress: Progress) -> list[Row]:
-    """Adds to `notes`."""
+def _run(
+    library: Any,
+    compared: ComparedBundle,
+    stages: Sequence[str],
+    ids: list[int],
+    prefill: PrefillPolicy[Any],
+    reference: Checkpoint | None,
+    notes: list[str],
+    progress: Progress,
+    *,
+    against: Any,
+    save: Path | None,
+) -> list[Row]:
+    """Adds to `notes`. reference: the checkpoint that the pipeline is compared with; None: it is not."""
     rows: list[Row] = []
-    compared = library.ComparedBundle(
-        options.bundle,
-        options.backend,
-        options.device,
-        options.compute.attention,
-        options.threads,
-        options.compute.dense_form,
-        options.compute.attention_precision,
-        options.compute.dense_precision,
-    )
-    comparison = library.GraphComparison(compared, options.save)
+    comparison = library.GraphComparison(compared, save)
     try:
-        if "files" in options.stages:
+        if "files" in stages:
             progress("files")
-            rows += library.compare_files(options.bundle)
-        if "dense" in options.stages:
-            rows += comparison.dense(options.ids[:DENSE_TOKENS], progress)
-        if "attention" in options.stages:
-            rows += comparison.attention(
-                [options.compute.attention] + ([options.against] if options.against else []), progress
-            )
-        if "pipeline" in options.stages:
-            whole = library.PipelineComparison(compared, options.ids)
-            if options.against:
-                rows += whole.between(options.prefill, options.against, progress)
-            if options.reference is not None:
-                rows += whole.against_checkpoint(options.reference, progress)
+            rows += library.compare_files(compared.bundle)
+        if "dense" in stages:
+            rows += comparison.dense(ids[:DENSE_TOKENS], progress)
+        if "attention" in stages:
+            rows += comparison.attention([compared.attention] + ([against] if against else []), progress)
+        if "pipeline" in stages:
+            whole = library.PipelineComparison(compared, ids)
+            if against:
+                rows += whole.between(prefill, against, progress)
+            if reference is not None:
+                rows += whole.against_checkpoint(reference, progress)
     except BundleError as error:
         if all(row.passed for row in rows):
             raise
@@ -264,7 +254,7 @@ def _reference(bundle: Bundle, named: str | None) -> tuple[Checkpoint | None, li
     return checkpoint, []
 
 
-def _prompt(bundle: Bundle, file: Path | None, tokens: int) -> list[int]:
+def prompt_ids(bundle: Bundle, file: Path | None, tokens: int) -> list[int]:
     """The first `tokens` tokens of a text; ids beyond a (test) vocabulary wrap around."""
     if file is None:
         from pydoc_data.topics import topics
@@ -311,16 +301,7 @@ def _show(rows: Sequence[Row], notes: Sequence[str]) -> None:
         verdict = "[green]good[/]" if row.passed else "[red]MISSED[/]"
         numbers = (row.max_error, row.mean_error, row.quantile_error, row.tolerance)
         table.add_row(
-            *(
-                escape(text)
-                for text in (
-                    row.stage,
-                    names[row.graph],
-                    row.output,
-                    row.subject,
-                    row.reference,
-                )
-            ),
+            *map(escape, (row.stage, names[row.graph], row.output, row.subject, row.reference)),
             *(f"{number:.2g}" for number in numbers),
             verdict,
         )

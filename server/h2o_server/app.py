@@ -19,7 +19,7 @@ from h2o_server.http import problems
 from h2o_server.http.exchange import Exchange
 from h2o_server.http.guards import BodyLimits, Gate, admission, authorization
 from h2o_server.http.hosts import Hosts, Origins
-from h2o_server.http.json_body import BodyReader, JsonRoute
+from h2o_server.http.json_body import JsonRoute
 from h2o_server.http.room import LISTS
 from h2o_server.http.stream import ClientGone
 from h2o_server.request_handler import LEFT_ALONE, LEFT_OUT
@@ -41,7 +41,7 @@ def create_app(service: Service) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,  # a redirect would follow the Host header
     )
-    app.state.bodies = BodyReader(service.handler, service.room_of)
+    app.state.service = service
     problems.install(app)
 
     @app.exception_handler(ClientGone)

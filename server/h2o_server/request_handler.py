@@ -58,9 +58,9 @@ class RequestHandler:
         # One thread for all prompts: its memory is bounded, and a long prompt does not delay the event loop.
         self._text = Workers(1, "text")
         self._lookups = Workers(1, "lookup")
-        self._bodies = Workers(1, "body")
+        self.bodies = Workers(1, "body")
         self._grammars = Workers(_COMPILERS, "grammar")
-        self._workers = (self._text, self._lookups, self._bodies, self._grammars)
+        self._workers = (self._text, self._lookups, self.bodies, self._grammars)
         self._closed = False
         self._told: set[int | None] = set()  # slots of which the log has told a short difference
 
@@ -73,10 +73,6 @@ class RequestHandler:
         """Raise Problem if no request can be accepted now."""
         self.check_inference()
         self.slots.check()
-
-    async def in_body_thread(self, work: Callable[[], Result]) -> Result:
-        """Read a body away from the event loop."""
-        return await self._bodies.run(work)
 
     async def in_text_thread(self, work: Callable[[], Result]) -> Result:
         """Run work on text outside the event loop; runtime errors become Problems."""

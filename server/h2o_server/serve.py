@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 from typing import Any
 
@@ -169,7 +170,7 @@ class _Run:
         return uvicorn.Config(
             create_app(service),
             http=protocol_factory(  # type: ignore[arg-type]
-                self._settings.limits.body_timeout, service.metrics.invalid
+                self._settings.limits.body_timeout, partial(service.metrics.finished, "invalid")
             ),
             ws="none",
             lifespan="off",

@@ -21,6 +21,7 @@ from h2o_cli.common import (
     threads_option,
     verbose_option,
 )
+from h2o_cli.compare import prompt_ids
 from h2o_runtime import Full, Generator
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundles.bundle import Bundle
@@ -29,7 +30,6 @@ from h2o_runtime.dense_graphs.choice import DenseProducts, DenseTimes, Measured,
 from h2o_runtime.dense_graphs.native import can_widen, is_fast
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.process import default_threads
-from h2o_runtime.text import Tokenizer
 
 TEXT_TOKENS = 512
 _INTEGERS, _WIDENED = DenseProducts("native"), DenseProducts("native", "bfloat16")
@@ -162,12 +162,7 @@ def _losses(folder: Path, bundle: Bundle, threads: int) -> dict[DenseProducts, f
     Half the mean square of the differences estimates it: this is the loss on text that the model would write
     itself. The mean of the differences would be noise over so few tokens.
     """
-    from pydoc_data.topics import topics
-
-    text = "\n".join(str(topic) for topic in topics.values())[: 12 * TEXT_TOKENS]
-    model = bundle.manifest.model
-    ids = [token % model.vocab_size for token in Tokenizer.load(folder).encode(text)]
-    ids = ids[: min(TEXT_TOKENS, model.max_position_embeddings)]
+    ids = prompt_ids(bundle, None, min(TEXT_TOKENS, bundle.manifest.model.max_position_embeddings))
     found = {}
     for kind in _kinds():
         with Generator.load(

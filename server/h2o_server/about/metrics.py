@@ -64,18 +64,29 @@ class Metrics:
 
     def gauges(self, prefix: str, text: str, values: Callable[[], Mapping[str, float | None]]) -> None:
         """Values whose names are only known at each scrape; None is left out."""
-        self.registry.register(_Gauges(prefix, text, values))
+
+        def families() -> Iterator[GaugeMetricFamily]:
+            for name, value in values().items():
+                if value is not None:
+                    yield GaugeMetricFamily(f"{prefix}{name}", text, value=value)
+
+        self.registry.register(_Looked(families))
 
     def by_slot(self, name: str, text: str, values: Callable[[], Sequence[float]]) -> None:
         """A value for each slot, looked up on each scrape."""
-        self.registry.register(_BySlot(name, text, values))
 
-    def invalid(self) -> None:
-        """Count a request that was answered with a 4xx before it had jobs, whatever its path."""
-        self.finished("invalid")
+        def families() -> Iterator[GaugeMetricFamily]:
+            family = GaugeMetricFamily(name, text, labels=["slot"])
+            for slot, value in enumerate(values()):
+                family.add_metric([str(slot)], value)
+            yield family
+
+        self.registry.register(_Looked(families))
 
     def finished(self, outcome: str) -> None:
-        """Count a request. outcome: stop, length, cancelled, failed; refused, invalid, left."""
+        """Count a request. outcome: stop, length, cancelled, failed; refused, left; invalid where it was answered
+        with a 4xx before it had jobs, whatever its path.
+        """
         self.requests.labels(outcome).inc()
 
     def worked(self, completion: Completion) -> None:
@@ -101,25 +112,12 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-class _Gauges(Collector):
-    def __init__(self, prefix: str, text: str, values: Callable[[], Mapping[str, float | None]]) -> None:
-        self._prefix, self._text, self._values = prefix, text, values
+@dataclass(frozen=True)
+class _Looked(Collector):
+    families: Callable[[], Iterator[GaugeMetricFamily]]
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        for name, value in self._values().items():
-            if value is not None:
-                yield GaugeMetricFamily(f"{self._prefix}{name}", self._text, value=value)
-
-
-class _BySlot(Collector):
-    def __init__(self, name: str, text: str, values: Callable[[], Sequence[float]]) -> None:
-        self._name, self._text, self._values = name, text, values
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        family = GaugeMetricFamily(self._name, self._text, labels=["slot"])
-        for slot, value in enumerate(self._values()):
-            family.add_metric([str(slot)], value)
-        yield family
+        return self.families()
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class Exchange:
 
     def _count(self, scope: Scope, status: int) -> None:
         if 400 <= status < _GONE:
-            self._metrics.invalid()
+            self._metrics.finished("invalid")
         elif scope["method"] == "POST" and scope["path"] in self._paths:
             self._metrics.finished("left" if status == _GONE else outcome_of(status))
 

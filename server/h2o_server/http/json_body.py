@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Coroutine
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
@@ -17,7 +17,9 @@ from h2o_server.apis.shared.routers import RouterKeys
 from h2o_server.apis.shared.types import json_names
 from h2o_server.http.problems import Problem, of_validation
 from h2o_server.http.room import Room
-from h2o_server.request_handler import RequestHandler
+
+if TYPE_CHECKING:
+    from h2o_server.service import Service
 
 _MARKS = (b",", b"[", b"{")
 _BLOCK = 1 << 16  # bytes
@@ -25,22 +27,6 @@ _MANY = 100  # of validation failures, and of members that are examined if there
 _SMALL = 16 << 10  # bytes of a body that are parsed faster than a thread switch takes
 _MOST_LEVELS = 100
 _TOO_DEEP = f"its objects and lists are nested deeper than {_MOST_LEVELS} levels"
-
-
-class BodyReader:
-    """Validates a request's body, outside the event loop if that may take a while."""
-
-    def __init__(self, handler: RequestHandler, room: Callable[[str], Room]) -> None:
-        """room: limits of a body for a path."""
-        self._handler = handler
-        self._room = room
-
-    async def read(self, path: str, body: bytes, model: type[BaseModel]) -> BaseModel:
-        """Raises Problem."""
-        room = self._room(path)
-        if len(body) <= _SMALL:
-            return _read(body, model, room)
-        return await self._handler.in_body_thread(lambda: _read(body, model, room))
 
 
 class JsonRoute(APIRoute):
@@ -64,10 +50,17 @@ class _JsonRequest(Request):
         self._model = model
 
     async def json(self) -> Any:
-        """FastAPI's input: the validated model, so that FastAPI need not parse it again."""
-        assert self._model is not None, "a body is asked for where the route has one"
-        reader: BodyReader = self.app.state.bodies
-        return await reader.read(self.url.path, await self.body(), self._model)
+        """FastAPI's input: the validated model, so that FastAPI need not parse it again.
+
+        Outside the event loop if that may take a while. Raises Problem.
+        """
+        model = self._model
+        assert model is not None, "a body is asked for where the route has one"
+        service: Service = self.app.state.service
+        body, room = await self.body(), service.room_of(self.url.path)
+        if len(body) <= _SMALL:
+            return _read(body, model, room)
+        return await service.handler.bodies.run(lambda: _read(body, model, room))
 
 
 def _read(body: bytes, model: type[BaseModel], room: Room) -> BaseModel:

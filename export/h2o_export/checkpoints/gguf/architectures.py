@@ -109,27 +109,24 @@ def _qwen_delta_moe(value: Metadata) -> dict[str, Any]:
     }
 
 
+def _gemma_scale(value: Metadata, largest: int) -> Any:
+    """llama.cpp knows that the largest model, of so many layers, has its own scale of scores."""
+    heads, hidden = value("attention.head_count"), value("embedding_length")
+    known = isinstance(heads, int) and isinstance(hidden, int) and heads > 0
+    return hidden // heads if known and value("block_count") == largest else value("attention.key_length")
+
+
 def _gemma2(value: Metadata) -> dict[str, Any]:
-    """Of the scale of scores llama.cpp knows that the largest model has one of its own."""
-    layers, heads, hidden = (
-        value(key) for key in ("block_count", "attention.head_count", "embedding_length")
-    )
-    own_scale = layers == 46 and isinstance(heads, int) and isinstance(hidden, int) and heads > 0
     return {
-        "query_pre_attn_scalar": hidden // heads if own_scale else value("attention.key_length"),
+        "query_pre_attn_scalar": _gemma_scale(value, largest=46),
         "final_logit_softcapping": value("final_logit_softcapping") or 30.0,
         "attn_logit_softcapping": value("attn_logit_softcapping") or 50.0,
     } | _windows(value)
 
 
 def _gemma3(value: Metadata) -> dict[str, Any]:
-    """llama.cpp knows that the largest model has its own scale of scores."""
-    layers, heads, hidden = (
-        value(key) for key in ("block_count", "attention.head_count", "embedding_length")
-    )
-    own_scale = layers == 62 and isinstance(heads, int) and isinstance(hidden, int) and heads > 0
     said = {
-        "query_pre_attn_scalar": hidden // heads if own_scale else value("attention.key_length"),
+        "query_pre_attn_scalar": _gemma_scale(value, largest=62),
         "final_logit_softcapping": value("final_logit_softcapping") or None,
     }
     window, pattern = value(WINDOW), value(f"{WINDOW}_pattern")
