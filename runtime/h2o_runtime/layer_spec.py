@@ -3,7 +3,7 @@ graphs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -54,11 +54,12 @@ class AttentionShape:
         return HeadCounts(frozenset({self.query_heads}), frozenset({self.kv_heads}))
 
     @property
-    def half(self) -> bool:
-        """For native kernels: whether they store float16. Raises ValueError for a dtype that they cannot store."""
+    def of_kernels(self) -> dict[str, Any]:
+        """As native kernels take it. Raises ValueError for a dtype that they cannot store."""
         if self.dtype not in (np.float32, np.float16):
             raise ValueError(f"the native kernels store float32 or float16, not {self.dtype}")
-        return self.dtype == np.float16
+        sizes = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "dtype"}
+        return {**sizes, "half": self.dtype == np.float16}
 
 
 @dataclass(frozen=True)

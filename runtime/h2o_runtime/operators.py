@@ -38,7 +38,9 @@ KEYS, VALUES, LENGTH = "k_cache", "v_cache", "length"  # the tensors of a `KV`
 _SCALE = Attribute("scale", of_model=True)  # of the dot products
 _SOFTCAP = Attribute("softcap", of_model=True, default=0)  # what a tanh keeps scores below; 0: nothing
 _WINDOW = Attribute("window", 0, of_model=True, default=0)  # keys that a row sees, back from its own; 0: all
-_TILE = Attribute("tile", 1, tiles="t")
+_TILE, _STRIDE = Attribute("tile", 1, tiles="t"), Attribute("stride", 1)
+_LOCAL, _HEAVY = Attribute("local", 0, gives="M"), Attribute("heavy", 0, gives="M")
+_SCORE_HEADS = Attribute("score_heads", 1, gives="Hs")
 _Q, _O = model_tensor("q", "n Hq d"), model_tensor("o", "n Hq dv")
 _Q1, _O1 = model_tensor("q", "1 Hq d"), model_tensor("o", "1 Hq dv")  # of one token
 _M, _L = float_tensor("m", "n Hq"), float_tensor("l", "n Hq")
@@ -72,7 +74,7 @@ CHUNKED_INTRA_ATTENTION = Operator(
     "ChunkedIntraAttention",
     inputs=(_Q, model_tensor("k", "n Hkv d"), model_tensor("v", "n Hkv dv")),
     outputs=(_O, _M, _L, replace(float_tensor("colsum", "n Hs"), optional=True)),
-    attributes=(Attribute("chunk_size", 1), _SCALE, Attribute("score_heads", 1, gives="Hs"), _SOFTCAP),
+    attributes=(Attribute("chunk_size", 1), _SCALE, _SCORE_HEADS, _SOFTCAP),
     sinks=True,
 )
 # Kernels for the CPU are those that a schedule calls; there MemoryFusedAttention and CachedCandidateScore stand
@@ -116,44 +118,26 @@ MEMORY_SELECT = Operator(
         int64_tensor("chunk_range", "2"),
     ),
     outputs=(int32_tensor("memory_next", "Hs M"),),
-    attributes=(Attribute("local", 0, gives="M"), Attribute("heavy", 0, gives="M")),
+    attributes=(_LOCAL, _HEAVY),
 )
 BLOCK_SELECT = Operator(  # QuerySelect's candidates, by blocks of keys
     "BlockSelect",
     inputs=(_Q, _CACHES[0], int64_tensor("past", "t")),
     outputs=(int32_tensor("candidates", "t Hs M"),),
-    attributes=(
-        _SCALE,
-        _TILE,
-        Attribute("stride", 1),
-        Attribute("block_size", 1),
-        Attribute("local", 0, gives="M"),
-        Attribute("heavy", 0, gives="M"),
-        Attribute("score_heads", 1, gives="Hs"),
-        _SOFTCAP,
-    ),
+    attributes=(_SCALE, _TILE, _STRIDE, Attribute("block_size", 1), _LOCAL, _HEAVY, _SCORE_HEADS, _SOFTCAP),
     plugin=False,
 )
 QUERY_SELECT = Operator(
     "QuerySelect",
     inputs=(
         _Q,
-        model_tensor("k_cache", "cap Hkv d"),
+        _CACHES[0],
         int32_tensor("candidates", "t Hl Mp"),
         int64_tensor("past", "t"),
         int64_tensor("first", "t"),
     ),
     outputs=(int32_tensor("memory_next", "t Hs M"),),
-    attributes=(
-        _SCALE,
-        _TILE,
-        Attribute("stride", 1),
-        Attribute("reach", 0),
-        Attribute("local", 0, gives="M"),
-        Attribute("heavy", 0, gives="M"),
-        Attribute("score_heads", 1, gives="Hs"),
-        _SOFTCAP,
-    ),
+    attributes=(_SCALE, _TILE, _STRIDE, Attribute("reach", 0), _LOCAL, _HEAVY, _SCORE_HEADS, _SOFTCAP),
 )
 CACHED_ATTENTION = Operator(
     "CachedAttention",
@@ -198,7 +182,7 @@ PAGE_SELECT = Operator(
     "PageSelect",
     inputs=(_Q1, *_BOUNDS, _LENGTH),
     outputs=(_PAGE_LIST,),
-    attributes=(_PAGE_SIZE, Attribute("budget", 1, gives="M"), Attribute("score_heads", 1, gives="Hs")),
+    attributes=(_PAGE_SIZE, Attribute("budget", 1, gives="M"), _SCORE_HEADS),
     plugin=False,
 )
 PAGE_ATTENTION = Operator(
@@ -248,19 +232,18 @@ GATED_DELTA = Operator(  # of layers with a state in place of a cache: Hq heads 
     plugin=False,
 )
 
-MAMBA2 = (
-    Operator(  # of layers with a state in place of a cache: Hq heads, Hkv groups of heads that share b and c
-        "Mamba2",
-        inputs=(
-            model_tensor("x", "n Hq dv"),
-            model_tensor("b", "n Hkv d"),
-            model_tensor("c", "n Hkv d"),
-            *(float_tensor(name, "n Hq") for name in ("decay", "step", "skip")),
-            GATED_DELTA.inputs[-1],
-        ),
-        outputs=GATED_DELTA.outputs,
-        plugin=False,
-    )
+# Of layers with a state in place of a cache: Hq heads, Hkv groups of heads that share b and c.
+MAMBA2 = Operator(
+    "Mamba2",
+    inputs=(
+        model_tensor("x", "n Hq dv"),
+        model_tensor("b", "n Hkv d"),
+        model_tensor("c", "n Hkv d"),
+        *(float_tensor(name, "n Hq") for name in ("decay", "step", "skip")),
+        GATED_DELTA.inputs[-1],
+    ),
+    outputs=GATED_DELTA.outputs,
+    plugin=False,
 )
 
 OPERATORS = (  # an operator that another body calls comes before it
@@ -344,22 +327,21 @@ STEP_ATTENTION = Operator(  # CacheAppend of a row at length - 1, and CachedAtte
     attributes=(_SCALE, _WINDOW, _SOFTCAP),
     sinks=True,
 )
-STEP_ROWS_ATTENTION = (
-    Operator(  # StepAttention of rows of any sequences: row i at lengths[i] - 1 of its own cache
-        "StepRowsAttention",
-        inputs=(
-            _Q,
-            model_tensor("k", "n Hkv d"),
-            model_tensor("v", "n Hkv dv"),
-            *_NEW_CACHES,  # of one of them: all have its capacity and its format
-            int64_tensor("lengths", "n"),
-            int64_tensor("caches", "n 8"),  # an h2o_kv each, of device memory
-        ),
-        outputs=(_O,),
-        attributes=STEP_ATTENTION.attributes,
-        kernels=("cuda",),
-        sinks=True,
-    )
+# StepAttention of rows of any sequences: row i at lengths[i] - 1 of its own cache.
+STEP_ROWS_ATTENTION = Operator(
+    "StepRowsAttention",
+    inputs=(
+        _Q,
+        model_tensor("k", "n Hkv d"),
+        model_tensor("v", "n Hkv dv"),
+        *_NEW_CACHES,  # of one of them: all have its capacity and its format
+        int64_tensor("lengths", "n"),
+        int64_tensor("caches", "n 8"),  # an h2o_kv each, of device memory
+    ),
+    outputs=(_O,),
+    attributes=STEP_ATTENTION.attributes,
+    kernels=("cuda",),
+    sinks=True,
 )
 PARTIAL_ATTENTION = Operator(  # CachedAttention that tells the state of its softmax
     "PartialAttention",
@@ -368,22 +350,20 @@ PARTIAL_ATTENTION = Operator(  # CachedAttention that tells the state of its sof
     attributes=CACHED_ATTENTION.attributes,
     kernels=("cpu",),
 )
-PROMPT_ATTENTION = (
-    Operator(  # CachedAttention of a prompt's rows, with the same arithmetic for any number of them
-        "PromptAttention",
-        inputs=CACHED_ATTENTION.inputs,
-        outputs=(_O, replace(_M, optional=True), replace(_L, optional=True)),
-        attributes=CACHED_ATTENTION.attributes,
-        kernels=("cpu",),
-    )
+# CachedAttention of a prompt's rows, with the same arithmetic for any number of them.
+PROMPT_ATTENTION = Operator(
+    "PromptAttention",
+    inputs=CACHED_ATTENTION.inputs,
+    outputs=(_O, replace(_M, optional=True), replace(_L, optional=True)),
+    attributes=CACHED_ATTENTION.attributes,
+    kernels=("cpu",),
 )
-SCORED_ATTENTION = (
-    Operator(  # CachedAttention of the last row; each row's probability, summed over a key's heads
-        "ScoredAttention",
-        inputs=(_Q1, *_CACHES, _LENGTH),
-        outputs=(_O1, float_tensor("seen", "R Hkv")),
-        attributes=(_SCALE, _SOFTCAP),
-    )
+# CachedAttention of the last row; each row's probability, summed over a key's heads.
+SCORED_ATTENTION = Operator(
+    "ScoredAttention",
+    inputs=(_Q1, *_CACHES, _LENGTH),
+    outputs=(_O1, float_tensor("seen", "R Hkv")),
+    attributes=(_SCALE, _SOFTCAP),
 )
 RUNTIME_OPERATORS = (
     TILED_MEMORY_ATTENTION,

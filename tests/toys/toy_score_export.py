@@ -29,6 +29,4 @@ class EveryKthPhase2(ChainPhase2):
 
 class EveryKthEntry(ScoreEntry[EveryKth]):
     policy = EveryKth
-
-    def phase2(self, policy: EveryKth) -> EveryKthPhase2:
-        return EveryKthPhase2(policy)
+    phase2 = EveryKthPhase2

@@ -70,13 +70,13 @@ def rotate_first(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((rotate(x[..., :size], cos, sin), x[..., size:]), dim=-1)
 
 
-def convolved(before: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+def convolved(before: Tensor, x: Tensor, kernel: nn.Conv1d) -> Tensor:
     """Causal convolution of each column alone: x [n, C], K - 1 rows before, weight [C, 1, K] → [n, C]."""
-    n, seen = x.shape[0], torch.cat((before, x))
+    n, seen, weight = x.shape[0], torch.cat((before, x)), kernel.weight
     summed = seen[:n] * weight[:, 0, 0]
     for i in range(1, weight.shape[2]):
         summed = summed + seen[i : i + n] * weight[:, 0, i]
-    return summed
+    return summed if kernel.bias is None else summed + kernel.bias
 
 
 def _node(operator: str, x: Tensor, *inputs: Tensor, **attributes: float) -> Tensor:

@@ -110,7 +110,7 @@ class DeltaProjection(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, tail: Tensor) -> tuple[Tensor, ...]:
         n, delta = x.shape[0], self.delta
         mixed = self.in_proj_qkv(x)
-        made = functional.silu(convolved(tail, mixed, self.conv1d.weight))
+        made = functional.silu(convolved(tail, mixed, self.conv1d))
         q, k, v = torch.split(made, [delta.keys, delta.keys, delta.values], dim=-1)
         q, k = (_unit(one.view(n, delta.key_heads, delta.key_size)) for one in (q, k))
         q = q.repeat_interleave(delta.value_heads // delta.key_heads, dim=1)

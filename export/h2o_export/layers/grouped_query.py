@@ -25,7 +25,7 @@ class GroupedQuery(LayerKind):
     def spec(self, config: ModelConfig) -> LayerSpec:
         d = config.head_size
         return LayerSpec(
-            kind=self.name,
+            kind=GroupedQuery.name,  # at run time its variants are such layers too
             query_heads=config.query_heads,
             kv_heads=config.kv_heads,
             head_size=d,
@@ -66,10 +66,6 @@ class GroupedQueryWithoutRotation(GroupedQuery):
 
     name: ClassVar[str] = "grouped-query-without-rotation"
 
-    def spec(self, config: ModelConfig) -> LayerSpec:
-        """At run time such layers are ordinary grouped-query layers."""
-        return super().spec(config).model_copy(update={"kind": GroupedQuery.name})
-
     def projection(self, config: ModelConfig) -> nn.Module:
         return QKV(config, rotated=False)
 
@@ -78,10 +74,6 @@ class GroupedQueryRotatedFirst(GroupedQuery):
     """The same with norms of queries and keys after their rotation."""
 
     name: ClassVar[str] = "grouped-query-rotated-first"
-
-    def spec(self, config: ModelConfig) -> LayerSpec:
-        """At run time such layers are ordinary grouped-query layers."""
-        return super().spec(config).model_copy(update={"kind": GroupedQuery.name})
 
     def projection(self, config: ModelConfig) -> nn.Module:
         return NormedQKV(config)
@@ -100,8 +92,8 @@ class GatedQuery(GroupedQuery):
 
     def spec(self, config: ModelConfig) -> LayerSpec:
         """At run time only the gate is new, which goes from one dense graph to the next."""
-        gate = {"kind": GroupedQuery.name, "gate_size": config.query_heads * config.head_size}
-        return super().spec(config).model_copy(update=gate)
+        gate_size = config.query_heads * config.head_size
+        return super().spec(config).model_copy(update={"gate_size": gate_size})
 
     def projection(self, config: ModelConfig) -> nn.Module:
         return GatedQKV(config)

@@ -103,10 +103,7 @@ class Mamba2Projection(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, tail: Tensor) -> tuple[Tensor, ...]:
         n, mamba = x.shape[0], self.mamba
         mixed = self.in_proj_mixed(x)
-        summed = convolved(tail, mixed, self.conv1d.weight)
-        if self.conv1d.bias is not None:
-            summed = summed + self.conv1d.bias
-        made = functional.silu(summed)
+        made = functional.silu(convolved(tail, mixed, self.conv1d))
         q, b, c = torch.split(made, [mamba.values, mamba.shared, mamba.shared], dim=-1)
         step = functional.softplus(self.in_proj_dt(x).float() + self.dt_bias)
         skip = self.D.expand(n, mamba.heads_of_state)

@@ -83,7 +83,4 @@ class GatedConvolution(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
         first, second, value = self.in_proj(x).chunk(3, dim=-1)
         gated = first * value
-        summed = convolved(tail, gated, self.conv.weight)
-        if self.conv.bias is not None:
-            summed = summed + self.conv.bias
-        return (second * summed).view(-1, *self.row), gated
+        return (second * convolved(tail, gated, self.conv)).view(-1, *self.row), gated

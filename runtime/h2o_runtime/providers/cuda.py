@@ -49,14 +49,7 @@ class NativeCudaProvider:
         # Every step leaves the counters at zero. Steps run one after the other on one stream.
         self._counters = self._device.zeros((MOST_STEP_ROWS, shape.query_heads), np.uint32)
         self._kernels = self._device.module.Kernels(
-            query_heads=shape.query_heads,
-            kv_heads=shape.kv_heads,
-            head_size=shape.head_size,
-            scale=shape.scale,
-            half=shape.half,
-            value_size=shape.value_size,
-            window=shape.window,
-            softcap=shape.softcap,
+            **shape.of_kernels,
             counters=self._counters.address,
             integers=self._integers.address,
         )

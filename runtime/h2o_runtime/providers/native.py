@@ -51,14 +51,7 @@ class NativeCpuProvider:
         self._kernels = self._module.Kernels(
             threads=self._threads or 0,
             isa=self._isa,
-            query_heads=shape.query_heads,
-            kv_heads=shape.kv_heads,
-            head_size=shape.head_size,
-            scale=shape.scale,
-            half=shape.half,
-            value_size=shape.value_size,
-            window=shape.window,
-            softcap=shape.softcap,
+            **shape.of_kernels,
             precision=self.precision,
         )
 

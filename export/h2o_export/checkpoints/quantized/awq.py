@@ -30,9 +30,6 @@ class AWQ(Method):
                 f"AWQ of version {version!r} with {bits} bits is not supported, only version 'gemm' with {BITS}"
             )
 
-    def integers(self, module: str, names: Mapping[str, Any]) -> str | None:
-        return f"{module}.qweight" if f"{module}.qweight" in names else None
-
     def matrix(self, module: str, names: Mapping[str, Any], read: Read) -> Grouped:
         q = _columns_in_order(read(f"{module}.qweight")).T
         zeros = _columns_in_order(read(f"{module}.qzeros")).T

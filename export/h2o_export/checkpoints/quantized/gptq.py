@@ -39,9 +39,6 @@ class GPTQ(Method):
         self._added = _ADDED[layout]
         self._bits = int(bits)
 
-    def integers(self, module: str, names: Mapping[str, Any]) -> str | None:
-        return f"{module}.qweight" if f"{module}.qweight" in names else None
-
     def matrix(self, module: str, names: Mapping[str, Any], read: Read) -> Grouped:
         words, scales = read(f"{module}.qweight"), as_columns(read(f"{module}.scales"))
         index = read(f"{module}.g_idx") if f"{module}.g_idx" in names else None

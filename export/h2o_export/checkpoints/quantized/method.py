@@ -26,11 +26,11 @@ class Method(ABC):
         """
         self.settings = settings
 
-    @abstractmethod
     def integers(self, module: str, names: Mapping[str, Any]) -> str | None:
         """The tensor with the module's integers; None if the module has a float weight. `names` are those of
         all tensors.
         """
+        return f"{module}.qweight" if f"{module}.qweight" in names else None
 
     @abstractmethod
     def matrix(self, module: str, names: Mapping[str, Any], read: Read) -> Grouped:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from h2o_export.attention_graphs import AttentionStep
 from h2o_export.policies.entry import PolicyEntry
@@ -13,11 +12,10 @@ from h2o_runtime.policies.prefill.h2o import H2O
 Rule = TypeVar("Rule", bound=H2O[Any])
 
 
-class ScoreEntry(PolicyEntry[Rule], ABC):
+class ScoreEntry(PolicyEntry[Rule]):
     """A score rule's entry: its Phase 2 as a graph."""
 
-    @abstractmethod
-    def phase2(self, policy: Rule) -> AttentionStep: ...
+    phase2: ClassVar[type[Any]]  # an AttentionStep of the policy
 
     def steps(self, policy: Rule) -> tuple[AttentionStep, ...]:
         return Phase1(policy), self.phase2(policy)

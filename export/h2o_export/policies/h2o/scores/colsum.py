@@ -34,6 +34,4 @@ class ColumnSumPhase2(ChainPhase2):
 
 class ColumnSumsEntry(ScoreEntry[ColumnSum]):
     policy = ColumnSum
-
-    def phase2(self, policy: ColumnSum) -> ColumnSumPhase2:
-        return ColumnSumPhase2(policy)
+    phase2 = ColumnSumPhase2

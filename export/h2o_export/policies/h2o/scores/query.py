@@ -130,10 +130,8 @@ def _rows_before(policy: Query) -> int:
 
 class QueryEntry(ScoreEntry[Query]):
     policy = Query
+    phase2 = QueryPhase2
 
     def rows(self, policy: Query) -> int:
         """One chunk behind those."""
         return _rows_before(policy) + policy.chunk_size
-
-    def phase2(self, policy: Query) -> QueryPhase2:
-        return QueryPhase2(policy)

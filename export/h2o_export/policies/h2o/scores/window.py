@@ -70,6 +70,4 @@ class VotePhase2(ChainPhase2):
 
 class LastQueriesEntry(ScoreEntry[Window]):
     policy = Window
-
-    def phase2(self, policy: Window) -> VotePhase2:
-        return VotePhase2(policy)
+    phase2 = VotePhase2
