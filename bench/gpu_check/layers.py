@@ -14,22 +14,13 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from bench.gpu_check.rows import Row, tell
 
+from h2o_cli.bench.systems.attention import PolicyOnRows
 from h2o_runtime.attention.provider import AttentionProvider
-from h2o_runtime.caches import Contiguous, Rows
-from h2o_runtime.caches.reuse import Prefix, Provenance
+from h2o_runtime.caches.reuse import Provenance
 from h2o_runtime.devices import Device, HostDevice
 from h2o_runtime.devices.cuda import CudaDevice
-from h2o_runtime.devices.host import HostFlow
 from h2o_runtime.model_spec import ModelSpec
-from h2o_runtime.policies.prefill import (
-    ColumnSum,
-    Full,
-    LayerCall,
-    PrefillPolicy,
-    PromptCall,
-    Query,
-    Window,
-)
+from h2o_runtime.policies.prefill import ColumnSum, Full, PrefillPolicy, Query, Window
 from h2o_runtime.providers.cuda import NativeCudaProvider
 from h2o_runtime.providers.native import NativeCpuProvider
 from h2o_runtime.schedule import Span
@@ -103,40 +94,20 @@ def model_of(case: Case) -> ModelSpec:
 
 def attend(case: Case, device: Device, provider: AttentionProvider) -> Result:
     """A second run's result: in the first, workspaces grow and kernels are loaded."""
-    n, policy, model, random = case.n, case.policy, model_of(case), np.random.default_rng(9)
-    provider.activate(model.attention)
-    state: Any = policy.new_state(model, n, device)
-    q, o = (device.empty((n, HEADS[0], case.head_size), np.dtype(case.dtype)) for _ in range(2))
-    store, rows = Contiguous().new_store(model, n, device, [provider]), Rows(0, n)
-    with store.open(0) as cache:
-        target = cache.target(rows)
-        for each in (q, target["k"], target["v"]):
-            device.upload(random.standard_normal(each.shape, np.float32).astype(case.dtype), each)
-        cache.commit(rows)
-        call = LayerCall(
-            layer=0,
-            q=q,
-            o=o,
-            k=target["k"],
-            v=target["v"],
-            kv=cache.view(n),
-            past=0,
-            prefix=Prefix.NONE,
-            provider=provider,
-            timer=HostDevice().stopwatch(()),
-            flow=HostFlow(),  # one lane does all the work and waits for nothing
-            checkpoint=lambda done: None,
-        )
-        for _ in range(2):
-            policy.start_prompt(PromptCall(n, 0, Prefix.NONE, np.zeros(0, np.bool_)), state)
-            device.synchronize()
-            begin = time.perf_counter()
-            policy.attend(call, state)
-            device.synchronize()
-            ms = 1e3 * (time.perf_counter() - begin)
-    report = policy.report(state, Provenance.fresh(policy, n))
+    n, policy, random = case.n, case.policy, np.random.default_rng(9)
+    query_heads, kv_heads = HEADS
+    drawn = [
+        random.standard_normal((n, heads, case.head_size), np.float32).astype(case.dtype)
+        for heads in (query_heads, kv_heads, kv_heads)
+    ]
+    rows = PolicyOnRows(policy, model_of(case), device, provider, drawn)
+    for _ in range(2):
+        begin = time.perf_counter()
+        rows.run(n)
+        ms = 1e3 * (time.perf_counter() - begin)
+    report = policy.report(rows.state, Provenance.fresh(policy, n))
     sets = report.boundaries[:, 0] if report.boundaries.size else np.zeros((0, 1, 1), np.int32)
-    return Result(np.array(device.download(o)), sets, report.seen_by, ms)
+    return Result(np.array(device.download(rows.out)), sets, report.seen_by, ms)
 
 
 def sets_differ(got: np.ndarray, truth: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ from h2o_cli.progress import stages
 from h2o_cli.settings_text import SettingsText, numbers_in
 from h2o_export.engines.selection import BuildOptions, EngineSelection, check_folder, select_engines
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.components.options import check_options, option
+from h2o_runtime.components.options import Configuration, option
 from h2o_runtime.engines import EngineManifest, Machine, Profile
 from h2o_runtime.engines.machine import find_plugins
 from h2o_runtime.errors import ConfigError, unimportable
@@ -27,7 +27,7 @@ from h2o_runtime.names import TargetName
 
 
 @dataclass(frozen=True)
-class TargetSettings:
+class TargetSettings(Configuration):
     """What engines are built for. Whether the machine and the bundle have it is checked by `select_engines`."""
 
     title: ClassVar[str] = "what engines are built for"
@@ -48,7 +48,7 @@ class TargetSettings:
     )
 
     def __post_init__(self) -> None:
-        check_options(self)
+        super().__post_init__()
         if self.profiles not in ("auto", 1, 2):
             raise ConfigError(f"profiles must be auto, 1 or 2, but is {self.profiles}", field="profiles")
         self.capabilities  # noqa: B018 (checks the list)

@@ -32,7 +32,7 @@ from h2o_cli.progress import stages
 from h2o_cli.settings_text import SettingsText
 from h2o_export.staging import check_output, staged_folder
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest, TensorSpec, TokenCheck, Validation
-from h2o_runtime.components.options import check_options, option
+from h2o_runtime.components.options import Configuration, option
 from h2o_runtime.errors import ConfigError, OutputError, unimportable
 from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.ort.cuda import import_onnxruntime
@@ -47,7 +47,7 @@ NO_TEXT = "none"  # of `calibrate`
 
 
 @dataclass(frozen=True)
-class WeightSettings:
+class WeightSettings(Configuration):
     """How matrices are stored. Names are those of h2o_export.formats, which imports slowly."""
 
     title: ClassVar[str] = "how weight matrices are stored"
@@ -66,7 +66,7 @@ class WeightSettings:
     )
 
     def __post_init__(self) -> None:
-        check_options(self)
+        super().__post_init__()
         if self.block_size not in _BLOCK_SIZES:
             sizes = ", ".join(map(str, _BLOCK_SIZES))
             raise ConfigError(

@@ -17,7 +17,7 @@ from h2o_cli.settings_text import SettingsText
 from h2o_runtime.backends.select import refusal_on_gpu, resolve_device
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.caches import CACHES, Contiguous
-from h2o_runtime.components.options import check_options, option
+from h2o_runtime.components.options import Configuration, option
 from h2o_runtime.layers.live import layer_options
 from h2o_runtime.limits import MAX_CONTEXT
 from h2o_runtime.names import (
@@ -34,7 +34,7 @@ from h2o_runtime.policies.prefill import PrefillPolicy
 
 
 @dataclass(frozen=True)
-class AttentionCompute:
+class AttentionCompute(Configuration):
     """How attention is computed."""
 
     title: ClassVar[str] = "how attention and products are computed"
@@ -46,9 +46,6 @@ class AttentionCompute:
     attention_precision: PrecisionChoice = option(
         "auto", "of attention in prefill; auto: this CPU's fastest for integer weights, else float32"
     )
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from h2o_cli.policy_options import chosen_prefill, prefill_options
 from h2o_cli.settings_text import SettingsText
 from h2o_runtime.answers.dialects import DIALECTS
 from h2o_runtime.bundles.manifest import Manifest
-from h2o_runtime.components.options import check_options, option
+from h2o_runtime.components.options import Configuration, option
 from h2o_runtime.config.load_options import LoadOptions
 from h2o_runtime.errors import BackendError, ConfigError, InputError
 from h2o_runtime.files.inputs import read_input
@@ -37,7 +37,7 @@ _MOST_KEYS = 1 << 20  # bytes of a file of keys
 
 
 @dataclass(frozen=True)
-class SlotSettings:
+class SlotSettings(Configuration):
     """How many requests are answered at once, and what they share."""
 
     title: ClassVar[str] = "requests that are answered at once"
@@ -61,7 +61,7 @@ class SlotSettings:
     )
 
     def __post_init__(self) -> None:
-        check_options(self)
+        super().__post_init__()
         if self.slots != "auto" and self.slots > MAX_SLOTS:
             raise ConfigError(f"slots must be at most {MAX_SLOTS:,}, but is {self.slots}", field="slots")
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from h2o_runtime.components.options import check_options, option
+from h2o_runtime.components.options import Configuration, option
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.names import MetricsNames, Pooling
 
@@ -18,7 +18,7 @@ LOCAL_ORIGINS = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 
 
 @dataclass(frozen=True)
-class RequestLimits:
+class RequestLimits(Configuration):
     """Limits for clients. Raises ConfigError for values out of range."""
 
     title: ClassVar[str] = "limits for clients"
@@ -35,7 +35,7 @@ class RequestLimits:
     )
 
     def __post_init__(self) -> None:
-        check_options(self)
+        super().__post_init__()
         if self.memory < self.body:
             raise ConfigError(
                 f"memory ({self.memory} MiB) must be at least body ({self.body} MiB): raise one or lower the other",

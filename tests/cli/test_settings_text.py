@@ -10,20 +10,17 @@ import pytest
 from click.testing import CliRunner, Result
 
 from h2o_cli.settings_text import SettingsText
-from h2o_runtime.components.options import check_options, option
+from h2o_runtime.components.options import Configuration, option
 
 
 @dataclass(frozen=True)
-class Oven:
+class Oven(Configuration):
     title: ClassVar[str] = "how to bake"
 
     heat: int = option(200, "degrees", least=0)
     fan: bool = option(False, "whether air moves", needs="heat")
     shelf: Literal["top", "middle"] = option("middle", "where it stands")
     note: str = option("", "what to write on it")
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
 
 def bake(*words: str, first: str | None = None) -> tuple[Result, list[Any]]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.prefill import prefill_of
 
 from h2o_runtime.caches import Evicting, Offload
-from h2o_runtime.components.options import check_options, option, options_of
+from h2o_runtime.components.options import Configuration, option, options_of
 from h2o_runtime.errors import ConfigError, H2OError
 from h2o_runtime.policies.prefill import PREFILL, Query, Window
 from h2o_runtime.policies.prefill.h2o import H2O
@@ -135,7 +135,7 @@ def test_a_text_is_a_text() -> None:
 
 
 @dataclass(frozen=True)
-class Made:
+class Made(Configuration):
     count: int = option(3, "A number.", least=1)
     share: float = option(0.5, "Another number.")
     many: int | Literal["all"] = option("all", "A number or a word.")
@@ -153,7 +153,6 @@ def test_what_an_option_knows() -> None:
     assert (found["kind"].choices, found["many"].words) == (("one", "other"), ("all",))
     texts = {"count": "7", "share": "1e-3", "many": "8", "on": "ON", "kind": "other", "path": "7"}
     made = Made(**{name: found[name].parse(text) for name, text in texts.items()})
-    check_options(made)
     assert made == Made(count=7, share=0.001, many=8, on=True, kind="other", path="7")
     for name, says in (("count", "an integer"), ("share", "a number"), ("many", "an integer or all")):
         with pytest.raises(ConfigError, match=f"{name} must be {says}, but is 'x'"):

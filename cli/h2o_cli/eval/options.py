@@ -21,7 +21,7 @@ from h2o_cli.output_path import OutputPath
 from h2o_cli.policy_options import PolicyText, chosen_prefill, prefill_options
 from h2o_cli.settings_text import Names, SettingsText, numbers_in
 from h2o_runtime.bundles.manifest import Manifest
-from h2o_runtime.components.options import check_options, option
+from h2o_runtime.components.options import Configuration, option
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.loaded_model import DEFAULT_CONTEXT
 from h2o_runtime.policies.prefill import PREFILL, policy_on_device
@@ -32,7 +32,7 @@ LENGTH = 4096  # tokens of a text by default
 
 
 @dataclass(frozen=True)
-class NeedleSettings:
+class NeedleSettings(Configuration):
     """Prompts whose answers are known."""
 
     title: ClassVar[str] = "needle prompts"
@@ -42,7 +42,7 @@ class NeedleSettings:
     depths: str = option("0,0.25,0.5,0.75,1", "of needles: 0 is the start of the prompt, 1 its end")
 
     def __post_init__(self) -> None:
-        check_options(self)
+        super().__post_init__()
         _ = self.each_length, self.each_depth  # checks them
 
     @property
@@ -64,7 +64,7 @@ class NeedleSettings:
 
 
 @dataclass(frozen=True)
-class SuiteSettings:
+class SuiteSettings(Configuration):
     """Which fixed texts are read."""
 
     title: ClassVar[str] = "fixed texts"
@@ -77,9 +77,6 @@ class SuiteSettings:
     texts: Literal["auto"] | int = option(
         "auto", "number of texts: more give a smaller standard error; auto: the suite's", least=1
     )
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
 
 def of_metrics(*names: str) -> Beside:

@@ -11,6 +11,13 @@ namespace {
 using Integers = nb::ndarray<const int8_t, nb::ndim<2>, nb::device::cpu>;
 using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
+// Those of this machine. caller: the function that wants them.
+const h2o_products* found_products(const char* caller) {
+    const h2o_products* kernels = nullptr;
+    check(h2o_products_find(nullptr, &kernels), caller);
+    return kernels;
+}
+
 void pack_integers(const Integers& q, int bits, int64_t block, const Bytes& packed) {
     const h2o_integers given{q.data(), static_cast<int64_t>(q.shape(0)), static_cast<int64_t>(q.shape(1)),
                              q.stride(0), q.stride(1)};
@@ -36,28 +43,16 @@ NB_MODULE(_cpu, module) {
         "h2o_runtime.operators has their tensors and attributes. Arrays are C-contiguous.";
     module.def(
         "product_instructions",
-        [] {
-            const h2o_products* kernels = nullptr;
-            check(h2o_products_find(nullptr, &kernels), "product_instructions");
-            return std::string(h2o_products_isa(kernels));
-        },
+        [] { return std::string(h2o_products_isa(found_products("product_instructions"))); },
         "What products with integer weights run on here: amx, avx512bf16, avx512vnni, avxvnni, i8mm, "
         "dotprod, or scalar, which is slow.");
     module.def(
         "products_widen_integers",
-        [] {
-            const h2o_products* kernels = nullptr;
-            check(h2o_products_find(nullptr, &kernels), "products_widen_integers");
-            return h2o_products_can_widen(kernels) != 0;
-        },
+        [] { return h2o_products_can_widen(found_products("products_widen_integers")) != 0; },
         "Whether there are products here for which integers and activations become bfloat16.");
     module.def(
         "products_multiply_bfloat16",
-        [] {
-            const h2o_products* kernels = nullptr;
-            check(h2o_products_find(nullptr, &kernels), "products_multiply_bfloat16");
-            return h2o_products_multiply_bfloat16(kernels) != 0;
-        },
+        [] { return h2o_products_multiply_bfloat16(found_products("products_multiply_bfloat16")) != 0; },
         "Whether these products round activations to bfloat16 where weights are: others multiply floats.");
     module.def("pack_integers", &pack_integers, "q"_a, "bits"_a, "block"_a, "packed"_a,
                "int8 [N, K], with contiguous rows or columns, to `packed`, uint8: h2o/products.h has the "

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 from numpy.typing import NDArray
 
 from h2o_runtime.caches.reuse import Provenance
-from h2o_runtime.components.options import check_options, spelled
+from h2o_runtime.components.options import Configuration, spelled
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.model_spec import ModelSpec
@@ -242,7 +242,7 @@ class KVStore(Protocol):
 
 
 @dataclass(frozen=True)
-class Cache(ABC):
+class Cache(Configuration, ABC):
     """Fields are the configuration, each an `option`.
 
     name   as flags and reports write it
@@ -263,9 +263,6 @@ class Cache(ABC):
     shares_memory: ClassVar[bool] = False
     lends_rows: ClassVar[bool] = False
     keeps_distances: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def __str__(self) -> str:
         """As commands and reports write it."""

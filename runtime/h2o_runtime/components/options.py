@@ -151,10 +151,13 @@ def _read_options(configuration: Any) -> tuple[Option, ...]:
     )
 
 
-def check_options(configuration: Any) -> None:
-    """Check every option of an instance separately. Raises ConfigError for the first one out of range."""
-    for option in options_of(type(configuration)):
-        option.check(getattr(configuration, option.name))
+@dataclass(frozen=True)
+class Configuration:
+    """Fields are options, each checked by itself. Raises ConfigError for the first one out of range."""
+
+    def __post_init__(self) -> None:
+        for option in options_of(type(self)):
+            option.check(getattr(self, option.name))
 
 
 def effective_options(configuration: Any) -> tuple[Option, ...]:

@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike
 from h2o_runtime.attention.provider import AttentionProvider
 from h2o_runtime.backend import Backend
 from h2o_runtime.caches import Cache, LayerStore
-from h2o_runtime.components.options import check_options
+from h2o_runtime.components.options import Configuration
 from h2o_runtime.devices import Device, Flow, Tensor
 from h2o_runtime.errors import BundleError
 from h2o_runtime.layer_spec import AttentionShape, LayerSpec
@@ -180,7 +180,7 @@ class LoadedLayers:
 
 
 @dataclass(frozen=True)
-class LayerKind(ABC):
+class LayerKind(Configuration, ABC):
     """A kind of layer. Fields are settings of how a bundle's layers of it run, each an `option`.
 
     What a layer's cache keeps and what its dense graphs take, the bundle says: `LayerSpec`.
@@ -191,9 +191,6 @@ class LayerKind(ABC):
 
     name: ClassVar[str]
     title: ClassVar[str]
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     @classmethod
     def state(cls, spec: LayerSpec, dtype: DTypeLike) -> StateLayout:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from h2o_cli.bench.systems.system import Absent, Ids, Settings, System, require_device
+from h2o_runtime.attention.provider import AttentionProvider
 from h2o_runtime.backends.select import make_device
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.caches import Contiguous, Rows
 from h2o_runtime.caches.reuse import Prefix
+from h2o_runtime.devices import Device
 from h2o_runtime.model_spec import ModelSpec
-from h2o_runtime.policies.prefill import PREFILL, LayerCall, PromptCall
+from h2o_runtime.policies.prefill import PREFILL, LayerCall, PrefillPolicy, PromptCall
 from h2o_runtime.providers.select import provider_factory
 from h2o_runtime.schedule import Span
 
@@ -47,6 +50,57 @@ class _OneLayer(System):
         raise Absent("attention alone has no decode step")
 
 
+class PolicyOnRows:
+    """A prefill policy on one layer's queries, keys and values, [n, heads, d], where its device has them."""
+
+    def __init__(
+        self,
+        policy: PrefillPolicy[Any],
+        model: ModelSpec,
+        device: Device,
+        provider: AttentionProvider,
+        rows: Sequence[np.ndarray[Any, Any]],
+    ) -> None:
+        """model: of one layer. rows: q, k, v."""
+        self._policy, self._device, self._provider = policy, device, provider
+        q, *stored = rows
+        context = len(q)
+        provider.activate(model.attention)
+        self._store = Contiguous().new_store(model, context, device, [provider] * model.layers)
+        self._queries, self.out = (device.empty(q.shape, q.dtype) for _ in range(2))
+        device.upload(q, self._queries)
+        with self._store.open(0) as layer:
+            written = Rows(0, context)
+            for name, each in zip("kv", stored, strict=True):
+                device.upload(each, layer.target(written)[name])
+            layer.commit(written)
+        self.state: Any = policy.new_state(model, context, device)
+        self.stopwatch = device.stopwatch(policy.phases)  # of the last run
+
+    def run(self, n: int) -> None:
+        """Read the first n tokens as a prompt, and wait for the result."""
+        self.stopwatch = self._device.stopwatch(self._policy.phases)
+        self._policy.start_prompt(PromptCall(n, 0, Prefix.NONE, np.zeros(0, np.bool_)), self.state)
+        with self._store.open(0) as layer:
+            new = layer.target(Rows(0, n))
+            call = LayerCall(
+                layer=0,
+                q=self._queries[:n],
+                o=self.out[:n],
+                k=new["k"],
+                v=new["v"],
+                kv=layer.view(n),
+                past=0,
+                prefix=Prefix.NONE,
+                provider=self._provider,
+                timer=self.stopwatch,
+                flow=self._device.flow([Span(0, n)]),
+                checkpoint=lambda done: None,
+            )
+            self._policy.attend(call, self.state)
+        self._device.synchronize()
+
+
 class PolicyAttention(_OneLayer):
     """A prefill policy on the attention provider. settings: prefill, attention and attention_precision too."""
 
@@ -57,7 +111,7 @@ class PolicyAttention(_OneLayer):
 
     def open(self, context: int) -> None:
         super().open(context)
-        m, settings = self._model, self._settings
+        settings = self._settings
         device = make_device(settings["device"], "onnxruntime")
         make = provider_factory(
             settings["attention"],
@@ -66,46 +120,14 @@ class PolicyAttention(_OneLayer):
             settings["threads"],
             settings["attention_precision"],
         )
-        self._provider = make()
-        self._provider.activate(m.attention)
-        self._store = Contiguous().new_store(m, context, device, [self._provider] * m.layers)
-        self._device, self._queries = device, device.empty(self._q.shape, self._q.dtype)
-        device.upload(self._q, self._queries)
-        with self._store.open(0) as layer:
-            written = Rows(0, context)
-            for name, rows in (("k", self._k), ("v", self._v)):
-                device.upload(rows, layer.target(written)[name])
-            layer.commit(written)
-        self._state = self._policy.new_state(m, context, device)
-        self._out = device.empty(self._q.shape, self._q.dtype)
-        self._stopwatch = device.stopwatch(self._policy.phases)
+        self._rows = PolicyOnRows(self._policy, self._model, device, make(), (self._q, self._k, self._v))
 
     def prefill(self, ids: Ids) -> int:
-        n = len(ids)
-        self._stopwatch = self._device.stopwatch(self._policy.phases)
-        self._policy.start_prompt(PromptCall(n, 0, Prefix.NONE, np.zeros(0, np.bool_)), self._state)
-        with self._store.open(0) as layer:
-            new = layer.target(Rows(0, n))
-            call = LayerCall(
-                layer=0,
-                q=self._queries[:n],
-                o=self._out[:n],
-                k=new["k"],
-                v=new["v"],
-                kv=layer.view(n),
-                past=0,
-                prefix=Prefix.NONE,
-                provider=self._provider,
-                timer=self._stopwatch,
-                flow=self._device.flow([Span(0, n)]),
-                checkpoint=lambda done: None,
-            )
-            self._policy.attend(call, self._state)
-        self._device.synchronize()
+        self._rows.run(len(ids))
         return -1
 
     def phases(self) -> dict[str, float]:
-        return self._stopwatch.read().seconds
+        return self._rows.stopwatch.read().seconds
 
 
 class TorchAttention(_OneLayer):

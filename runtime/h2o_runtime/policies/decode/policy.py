@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from h2o_runtime.attention.provider import AttentionProvider
 from h2o_runtime.caches.cache import Rows
-from h2o_runtime.components.options import check_options, spelled
+from h2o_runtime.components.options import Configuration, spelled
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.model_spec import ModelSpec
@@ -36,7 +36,7 @@ class StepCall:
 
 
 @dataclass(frozen=True)
-class DecodePolicy(ABC, Generic[State]):
+class DecodePolicy(Configuration, ABC, Generic[State]):
     """Fields are the configuration, each an `option`; a State is what it remembers of a session.
 
     name   as flags and reports write it
@@ -61,9 +61,6 @@ class DecodePolicy(ABC, Generic[State]):
     appends: ClassVar[bool] = False
     slow_on_gpu: ClassVar[str] = ""
     only_on_cpu: ClassVar[str] = ""
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def __str__(self) -> str:
         """As commands and reports write it."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from h2o_runtime.attention.provider import AttentionProvider
 from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
-from h2o_runtime.components.options import check_options, option, spelled
+from h2o_runtime.components.options import Configuration, option, spelled
 from h2o_runtime.devices import Device, Flow, Tensor
 from h2o_runtime.devices.timings import Stopwatch
 from h2o_runtime.kv import KV
@@ -163,7 +163,7 @@ class SavedState:
 
 
 @dataclass(frozen=True)
-class PrefillPolicy(ABC, Generic[State]):
+class PrefillPolicy(Configuration, ABC, Generic[State]):
     """Fields are the configuration, each an `option`; `attend` is the algorithm; a State is what it remembers.
 
     name    as configurations and flags write it
@@ -198,9 +198,6 @@ class PrefillPolicy(ABC, Generic[State]):
         least=1,
         numeric=False,
     )
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def new_state(self, model: ModelSpec, capacity: int, device: Device) -> State | None:
         """Allocate everything that `attend` needs for a cache of `capacity` rows."""
