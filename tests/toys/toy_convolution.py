@@ -5,7 +5,6 @@ Dense graphs compute all of it. They hand it on as queries, which become the out
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,7 +13,7 @@ import numpy as np
 from h2o_runtime.layer_spec import LayerSpec
 from h2o_runtime.layers import LayerKind, LayerResources
 from h2o_runtime.layers.kind import ArrayShape, StateLayout, Tail
-from h2o_runtime.layers.state import StateLayers
+from h2o_runtime.layers.state import StateCall, StateLayers
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,5 @@ class Convolution(LayerKind):
 
 
 class ConvolutionLayers(StateLayers):
-    def advance(
-        self, provider: Any, arrays: Mapping[str, Any], q: Any, new: Mapping[str, Any], o: Any
-    ) -> None:
-        self._device.copy(q, o)
+    def advance(self, call: StateCall) -> None:
+        self._device.copy(call.q, call.o)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 from numpy.typing import NDArray
 
 from h2o_runtime.caches.reuse import Provenance
-from h2o_runtime.components.options import Configuration, spelled
+from h2o_runtime.components.options import NamedConfiguration
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.model_spec import ModelSpec
@@ -242,11 +242,9 @@ class KVStore(Protocol):
 
 
 @dataclass(frozen=True)
-class Cache(Configuration, ABC):
+class Cache(NamedConfiguration, ABC):
     """Fields are the configuration, each an `option`.
 
-    name   as flags and reports write it
-    title  as people read it
     shared_values  whether it can hold rows whose values are a part of their keys
     mixed_rows     whether layers may differ in what it keeps of a token
     several_at_once  whether many sessions have rows in it unless only one is asked for
@@ -255,18 +253,12 @@ class Cache(Configuration, ABC):
     keeps_distances  whether two of its rows are as far apart as their tokens
     """
 
-    name: ClassVar[str]
-    title: ClassVar[str]
     shared_values: ClassVar[bool] = False
     mixed_rows: ClassVar[bool] = False
     several_at_once: ClassVar[bool] = False
     shares_memory: ClassVar[bool] = False
     lends_rows: ClassVar[bool] = False
     keeps_distances: ClassVar[bool] = True
-
-    def __str__(self) -> str:
-        """As commands and reports write it."""
-        return spelled(self)
 
     @property
     def most_rows(self) -> int | None:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from functools import cache
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from h2o_runtime.errors import ConfigError
 
@@ -158,6 +158,17 @@ class Configuration:
     def __post_init__(self) -> None:
         for option in options_of(type(self)):
             option.check(getattr(self, option.name))
+
+
+@dataclass(frozen=True)
+class NamedConfiguration(Configuration):
+    """One that `spelled` writes. name: as commands, requests and reports have it. title: as people read it."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+
+    def __str__(self) -> str:
+        return spelled(self)
 
 
 def effective_options(configuration: Any) -> tuple[Option, ...]:

@@ -9,7 +9,7 @@ from abc import ABC
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike
 from h2o_runtime.attention.provider import AttentionProvider
 from h2o_runtime.backend import Backend
 from h2o_runtime.caches import Cache, LayerStore
-from h2o_runtime.components.options import Configuration
+from h2o_runtime.components.options import NamedConfiguration
 from h2o_runtime.devices import Device, Flow, Tensor
 from h2o_runtime.errors import BundleError
 from h2o_runtime.layer_spec import AttentionShape, LayerSpec
@@ -180,17 +180,11 @@ class LoadedLayers:
 
 
 @dataclass(frozen=True)
-class LayerKind(Configuration, ABC):
+class LayerKind(NamedConfiguration, ABC):
     """A kind of layer. Fields are settings of how a bundle's layers of it run, each an `option`.
 
-    What a layer's cache keeps and what its dense graphs take, the bundle says: `LayerSpec`.
-
-    name   as `LayerSpec.kind` writes it
-    title  as people read it
+    What a layer's cache keeps and what its dense graphs take, the bundle says: `LayerSpec`, whose `kind` is a name.
     """
-
-    name: ClassVar[str]
-    title: ClassVar[str]
 
     @classmethod
     def state(cls, spec: LayerSpec, dtype: DTypeLike) -> StateLayout:

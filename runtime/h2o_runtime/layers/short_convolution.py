@@ -5,18 +5,15 @@ Its dense graphs compute all of it. What they hand on as queries is what the nex
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from h2o_runtime.attention.provider import AttentionProvider
-from h2o_runtime.devices import Tensor
 from h2o_runtime.layer_spec import LayerSpec
 from h2o_runtime.layers.kind import ArrayShape, LayerKind, LayerResources, StateLayout, Tail
-from h2o_runtime.layers.state import StateLayers
+from h2o_runtime.layers.state import StateCall, StateLayers
 from h2o_runtime.model_spec import ModelSpec
 
 
@@ -43,12 +40,5 @@ class ShortConvolution(LayerKind):
 
 
 class ConvolutionLayers(StateLayers):
-    def advance(
-        self,
-        provider: AttentionProvider,
-        arrays: Mapping[str, Tensor],
-        q: Tensor,
-        new: Mapping[str, Tensor],
-        o: Tensor,
-    ) -> None:
-        self._device.copy(q, o)
+    def advance(self, call: StateCall) -> None:
+        self._device.copy(call.q, call.o)

@@ -25,6 +25,17 @@ from h2o_runtime.policies.prefill import LayerCall, PrefillPolicy
 LANES = 4  # of float32 in a register of every processor
 
 
+@dataclass(frozen=True)
+class StateCall:
+    """n tokens on a state: its `arrays`, q [n, Hq, d] and `new` as the dense graph gave them, and o [n, Hq, dv]."""
+
+    provider: AttentionProvider
+    arrays: Mapping[str, Tensor]
+    q: Tensor
+    new: Mapping[str, Tensor]
+    o: Tensor
+
+
 class StateLayers(LoadedLayers):
     """A kind with a state overrides `advance`."""
 
@@ -35,18 +46,8 @@ class StateLayers(LoadedLayers):
         self._device = resources.device
 
     @abstractmethod
-    def advance(
-        self,
-        provider: AttentionProvider,
-        arrays: Mapping[str, Tensor],
-        q: Tensor,
-        new: Mapping[str, Tensor],
-        o: Tensor,
-    ) -> None:
-        """Bring the arrays of a state behind n more tokens, and fill o [n, Hq, dv].
-
-        q [n, Hq, d] and `new` are what the dense graph gave for these tokens.
-        """
+    def advance(self, call: StateCall) -> None:
+        """Bring the arrays behind these tokens, and fill o."""
 
     def attend(self, policy: PrefillPolicy[Any], call: LayerCall, state: Any) -> None:
         n, view = len(call.q), _view(call.kv)
@@ -76,7 +77,7 @@ class StateLayers(LoadedLayers):
 
     def _pass(self, provider: AttentionProvider, q: Tensor, view: StateView, o: Tensor, rows: slice) -> None:
         new = {name: tensor[rows] for name, tensor in view.new.items()}
-        self.advance(provider, view.arrays, q[rows], new, o[rows])
+        self.advance(StateCall(provider, view.arrays, q[rows], new, o[rows]))
 
 
 class GatedHeads(StateLayers):
@@ -93,17 +94,10 @@ class GatedHeads(StateLayers):
         if odd := [count for count in counts if count % LANES]:
             self.one_row_because = f"gates of {odd[0]} heads do not fill vectors of {LANES}"
 
-    def advance(
-        self,
-        provider: AttentionProvider,
-        arrays: Mapping[str, Tensor],
-        q: Tensor,
-        new: Mapping[str, Tensor],
-        o: Tensor,
-    ) -> None:
+    def advance(self, call: StateCall) -> None:
         queries, *others = self._operator.input_names
-        given = {name: new[name] for name in others if name in new}
-        provider.run(self._operator, **{queries: q}, **given, state=arrays["state"], o=o)
+        given = {name: call.new[name] for name in others if name in call.new} | {queries: call.q}
+        call.provider.run(self._operator, **given, state=call.arrays["state"], o=call.o)
 
 
 def gated_state(spec: LayerSpec, dtype: np.dtype[Any], new: Mapping[str, ArrayShape]) -> StateLayout:

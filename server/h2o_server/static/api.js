@@ -22,6 +22,12 @@ export class ServerError extends Error {
   }
 }
 
+/** `error` where it is a ServerError; throws any other. */
+export function serverError(error) {
+  if (error instanceof ServerError) return error;
+  throw error;
+}
+
 /** A GET's JSON value. Asks the person for an API key when the server wants one. Throws ServerError. */
 export async function get(path, signal) {
   return json(await call(path, { signal }), signal);

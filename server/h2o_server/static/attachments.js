@@ -27,7 +27,7 @@ export class Attachments {
     this._complain = complain;
     this._onChange = onChange;
     this._views = views;
-    this._read = Promise.resolve(); // once all files are read that were chosen so far
+    this.read = Promise.resolve(); // once all files are read that were chosen so far
     this._list = byId("attachments");
     const file = byId("file");
     byId("attach").onclick = () => file.click();
@@ -45,16 +45,11 @@ export class Attachments {
     this._show();
   }
 
-  /** A promise: no file is being read then. */
-  get read() {
-    return this._read;
-  }
-
   /** Files are added in the order in which they were chosen. */
   addFiles(files) {
     const chosen = [...files]; // the list itself changes with the next choice
     const conversation = this._views.current();
-    this._read = this._read.then(() => this._addAll(chosen, conversation));
+    this.read = this.read.then(() => this._addAll(chosen, conversation));
   }
 
   add(name, text) {

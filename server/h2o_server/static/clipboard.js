@@ -6,19 +6,11 @@ const COPIED = 2000; // milliseconds that the button says so
 
 /** button: its first child is the word "Copy". */
 export async function copy(text, button) {
-  const copied = (await write(text)) || writeSelected(text);
+  const written = await navigator.clipboard?.writeText(text).then(() => true, () => false);
+  const copied = written || writeSelected(text);
   button.focus();
   button.firstChild.replaceWith(copied ? "Copied" : "Not copied");
   setTimeout(() => button.firstChild.replaceWith("Copy"), COPIED);
-}
-
-async function write(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch {
-    return false;
-  }
 }
 
 /** Without https only this older way is there. */

@@ -1,6 +1,6 @@
 // The memory view: which tokens of the last prompt each layer still held after each chunk.
 
-import { get, ServerError } from "./api.js";
+import { get, serverError } from "./api.js";
 import { byId, element } from "./dom.js";
 import { count, counted } from "./format.js";
 import { MemoryMap } from "./memory_map.js";
@@ -70,8 +70,8 @@ export class MemoryPanel {
     try {
       return await get(`memory/${encodeURIComponent(answer.id)}${what}`);
     } catch (error) {
-      if (!(error instanceof ServerError)) throw error;
-      if (this._answer === answer) this._note(error.status === 404 ? GONE : error.message);
+      const { status, message } = serverError(error);
+      if (this._answer === answer) this._note(status === 404 ? GONE : message);
       return null;
     }
   }

@@ -1,6 +1,6 @@
 // What each slot of the server is doing, while the person looks.
 
-import { get, ServerError } from "./api.js";
+import { get, serverError } from "./api.js";
 import { byId, element } from "./dom.js";
 import { count, counted, rate } from "./format.js";
 
@@ -20,7 +20,8 @@ export class SlotList {
   async _look() {
     clearTimeout(this._timer);
     if (!this._details.open || document.hidden) return;
-    const lines = await get("slots").then((slots) => slots.map((slot) => this._line(slot)), instead);
+    const asked = get("slots").then((slots) => slots.map((slot) => this._line(slot)));
+    const lines = await asked.catch((error) => [serverError(error).message]);
     this._list.replaceChildren(...lines.map((textContent) => element("li", { textContent })));
     clearTimeout(this._timer);
     this._timer = setTimeout(() => this._look(), POLL);
@@ -45,10 +46,4 @@ export class SlotList {
     const speed = rate(tokens, (1000 * tokens) / (now.at - first.at));
     return speed && `, ${speed}`;
   }
-}
-
-/** What there is to show without slots. */
-function instead(error) {
-  if (!(error instanceof ServerError)) throw error;
-  return [error.message];
 }

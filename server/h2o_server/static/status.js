@@ -1,6 +1,6 @@
 // The line under the model's name: what the server is, or why it does not answer.
 
-import { get, ServerError } from "./api.js";
+import { get, serverError, ServerError } from "./api.js";
 import { byId } from "./dom.js";
 import { counted } from "./format.js";
 
@@ -41,7 +41,7 @@ export class ServerStatus {
   /** Now, and again later. */
   async _lookOnce() {
     clearTimeout(this._timer);
-    const problem = await this._ask().then(() => null, serverError);
+    const problem = await this._ask().then(() => null, problemOf);
     const loading = this._unknown && problem?.status === 503;
     this._timer = setTimeout(() => this._poll(), loading ? LOADING_POLL : POLL);
     if (!problem) return null;
@@ -67,8 +67,5 @@ export class ServerStatus {
   }
 }
 
-function serverError(error) {
-  if (error instanceof ServerError) return error;
-  if (error.name === "TimeoutError") return new ServerError("the server does not answer");
-  throw error;
-}
+const problemOf = (error) =>
+  error.name === "TimeoutError" ? new ServerError("the server does not answer") : serverError(error);

@@ -1,6 +1,6 @@
 // One turn of the conversation: a person's message, and the answer as it comes.
 
-import { chat, ServerError, unlessAborted } from "./api.js";
+import { chat, serverError, unlessAborted } from "./api.js";
 import { showText } from "./attachments.js";
 import { copy } from "./clipboard.js";
 import { element, fromTemplate, soon } from "./dom.js";
@@ -75,8 +75,7 @@ export class Turn {
       }
     } catch (error) {
       if (signal.aborted) this._stop();
-      else if (error instanceof ServerError) this._fail(error);
-      else throw error;
+      else this._fail(serverError(error));
     } finally {
       this._end();
     }

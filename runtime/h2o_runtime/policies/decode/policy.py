@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from h2o_runtime.attention.provider import AttentionProvider
 from h2o_runtime.caches.cache import Rows
-from h2o_runtime.components.options import Configuration, spelled
+from h2o_runtime.components.options import NamedConfiguration
 from h2o_runtime.devices import Device, Tensor
 from h2o_runtime.kv import KV
 from h2o_runtime.model_spec import ModelSpec
@@ -36,11 +36,9 @@ class StepCall:
 
 
 @dataclass(frozen=True)
-class DecodePolicy(Configuration, ABC, Generic[State]):
+class DecodePolicy(NamedConfiguration, ABC, Generic[State]):
     """Fields are the configuration, each an `option`; a State is what it remembers of a session.
 
-    name   as flags and reports write it
-    title  as people read it
     exact  whether a token sees everything before it
     shared_values whether its operators take values that are a part of keys
     mixed_rows whether layers may differ in what their caches keep of a token
@@ -51,8 +49,6 @@ class DecodePolicy(Configuration, ABC, Generic[State]):
     only_on_cpu  why a GPU refuses it, for messages; empty if it does not
     """
 
-    name: ClassVar[str]
-    title: ClassVar[str]
     exact: ClassVar[bool] = False
     shared_values: ClassVar[bool] = False
     mixed_rows: ClassVar[bool] = False
@@ -61,10 +57,6 @@ class DecodePolicy(Configuration, ABC, Generic[State]):
     appends: ClassVar[bool] = False
     slow_on_gpu: ClassVar[str] = ""
     only_on_cpu: ClassVar[str] = ""
-
-    def __str__(self) -> str:
-        """As commands and reports write it."""
-        return spelled(self)
 
     def new_state(self, model: ModelSpec, capacity: int, device: Device) -> State | None:
         """Allocate everything that `attend` needs for a cache of `capacity` rows."""

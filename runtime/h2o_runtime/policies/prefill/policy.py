@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from h2o_runtime.attention.provider import AttentionProvider
 from h2o_runtime.caches.reuse import Prefix, Provenance, Reuse
-from h2o_runtime.components.options import Configuration, option, spelled
+from h2o_runtime.components.options import NamedConfiguration, option
 from h2o_runtime.devices import Device, Flow, Tensor
 from h2o_runtime.devices.timings import Stopwatch
 from h2o_runtime.kv import KV
@@ -163,11 +163,9 @@ class SavedState:
 
 
 @dataclass(frozen=True)
-class PrefillPolicy(Configuration, ABC, Generic[State]):
+class PrefillPolicy(NamedConfiguration, ABC, Generic[State]):
     """Fields are the configuration, each an `option`; `attend` is the algorithm; a State is what it remembers.
 
-    name    as configurations and flags write it
-    title   as people read it
     exact   whether every query sees everything before it
     phases  the kinds of work that `attend` measures with `call.timer`
     presets settings by a name that stands for them, in place of the policy's
@@ -181,8 +179,6 @@ class PrefillPolicy(Configuration, ABC, Generic[State]):
     here otherwise belongs to a policy that remembers nothing and leaves nothing behind to go on from.
     """
 
-    name: ClassVar[str]
-    title: ClassVar[str]
     exact: ClassVar[bool] = False
     phases: ClassVar[tuple[str, ...]]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
@@ -277,10 +273,6 @@ class PrefillPolicy(Configuration, ABC, Generic[State]):
         does at the end of n tokens, and to have the same dense tail; only those that this policy has.
         """
         return {}
-
-    def __str__(self) -> str:
-        """As commands, requests and reports write it."""
-        return spelled(self)
 
     def summary(self) -> str:
         """A short description."""
