@@ -22,6 +22,7 @@ from h2o_cli.common import (
     verbose_option,
 )
 from h2o_cli.effects import Beside, needing
+from h2o_cli.eval.texts import prompt_ids
 from h2o_cli.extras import needs_export
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
 from h2o_cli.model_options import Compute, compute_option, execution_options
@@ -29,12 +30,10 @@ from h2o_cli.output_path import OutputPath
 from h2o_cli.policy_options import chosen_prefill, prefill_options
 from h2o_cli.short_names import FITTING, short_names
 from h2o_runtime.bundles.bundle import Bundle
-from h2o_runtime.errors import BundleError, CheckpointError, InputError, unimportable
-from h2o_runtime.files.inputs import read_input
+from h2o_runtime.errors import BundleError, CheckpointError, unimportable
 from h2o_runtime.names import ProviderName
 from h2o_runtime.policies.prefill import PrefillPolicy, Query
 from h2o_runtime.process import uncollected
-from h2o_runtime.text import Tokenizer, decode_utf8
 
 if TYPE_CHECKING:
     from h2o_export.checkpoints import Checkpoint
@@ -252,20 +251,6 @@ def _reference(bundle: Bundle, named: str | None) -> tuple[Checkpoint | None, li
             "name that one with --checkpoint"
         )
     return checkpoint, []
-
-
-def prompt_ids(bundle: Bundle, file: Path | None, tokens: int) -> list[int]:
-    """The first `tokens` tokens of a text; ids beyond a (test) vocabulary wrap around."""
-    if file is None:
-        from pydoc_data.topics import topics
-
-        text = "\n".join(str(topic) for topic in topics.values())[: 12 * tokens]
-    else:
-        text = decode_utf8(read_input(file), str(file))
-    ids = Tokenizer.load(bundle.folder).encode(text)[:tokens]
-    if len(ids) < 2:
-        raise InputError(f"{file}: its text has fewer than 2 tokens; name a longer one")
-    return [token % bundle.manifest.model.vocab_size for token in ids]
 
 
 def _import_comparison() -> Any:

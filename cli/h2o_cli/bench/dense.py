@@ -21,7 +21,7 @@ from h2o_cli.common import (
     threads_option,
     verbose_option,
 )
-from h2o_cli.compare import prompt_ids
+from h2o_cli.eval.texts import prompt_ids
 from h2o_runtime import Full, Generator
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundles.bundle import Bundle

@@ -13,6 +13,7 @@ import numpy as np
 
 from h2o_cli.eval.readings import IntArray
 from h2o_cli.eval.suite import TEXTS, Half, Source
+from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import ConfigError, InputError
 from h2o_runtime.files.inputs import read_input
 from h2o_runtime.text import Tokenizer, decode_utf8
@@ -102,6 +103,20 @@ def manual() -> str:
     from pydoc_data.topics import topics
 
     return "\n\n".join(str(topics[name]).strip() for name in sorted(topics))
+
+
+def prompt_ids(bundle: Bundle, file: Path | None, tokens: int) -> list[int]:
+    """The first `tokens` tokens of a text, by default Python's manual, not sorted; ids beyond the vocabulary wrap."""
+    if file is None:
+        from pydoc_data.topics import topics
+
+        text = "\n".join(str(topic) for topic in topics.values())[: _CHARACTERS * tokens]
+    else:
+        text = decode_utf8(read_input(file), str(file))
+    ids = Tokenizer.load(bundle.folder).encode(text)[:tokens]
+    if len(ids) < 2:
+        raise InputError(f"{file}: its text has fewer than 2 tokens; name a longer one")
+    return [token % bundle.manifest.model.vocab_size for token in ids]
 
 
 def _cut(name: str, text: str, tokenizer: Tokenizer, tokens: int, vocabulary: int) -> IntArray:

@@ -21,11 +21,12 @@ class GroupedQuery(LayerKind):
 
     name: ClassVar[str] = "grouped-query"
     title: ClassVar[str] = "grouped-query attention"
+    at_run_time: ClassVar[str | None] = None  # the kind that such layers are there, if it is another
 
     def spec(self, config: ModelConfig) -> LayerSpec:
         d = config.head_size
         return LayerSpec(
-            kind=GroupedQuery.name,  # at run time its variants are such layers too
+            kind=self.at_run_time or self.name,
             query_heads=config.query_heads,
             kv_heads=config.kv_heads,
             head_size=d,
@@ -65,6 +66,7 @@ class GroupedQueryWithoutRotation(GroupedQuery):
     """The same with queries and keys without positions (NoPE; Kazemnejad et al., 2023)."""
 
     name: ClassVar[str] = "grouped-query-without-rotation"
+    at_run_time: ClassVar[str] = GroupedQuery.name
 
     def projection(self, config: ModelConfig) -> nn.Module:
         return QKV(config, rotated=False)
@@ -74,6 +76,7 @@ class GroupedQueryRotatedFirst(GroupedQuery):
     """The same with norms of queries and keys after their rotation."""
 
     name: ClassVar[str] = "grouped-query-rotated-first"
+    at_run_time: ClassVar[str] = GroupedQuery.name
 
     def projection(self, config: ModelConfig) -> nn.Module:
         return NormedQKV(config)
@@ -88,6 +91,7 @@ class GatedQuery(GroupedQuery):
     """The same, and a gate for each element that attention gives: q_proj has a head's gate below its query."""
 
     name: ClassVar[str] = "gated-query"
+    at_run_time: ClassVar[str] = GroupedQuery.name
     scalable: ClassVar[bool] = False
 
     def spec(self, config: ModelConfig) -> LayerSpec:

@@ -16,4 +16,4 @@ class Window(GroupedQuery):
     title: ClassVar[str] = "sliding-window attention"
 
     def spec(self, config: ModelConfig) -> LayerSpec:
-        return super().spec(config).model_copy(update={"kind": self.name, "window": config.window})
+        return super().spec(config).model_copy(update={"window": config.window})
