@@ -106,7 +106,7 @@ def manual() -> str:
 
 
 def prompt_ids(bundle: Bundle, file: Path | None, tokens: int) -> list[int]:
-    """The first `tokens` tokens of a text, by default Python's manual; ids beyond a (test) vocabulary wrap around."""
+    """The first `tokens` tokens of a text, by default Python's manual; ids beyond a (test) vocabulary wrap."""
     if file is None:
         from pydoc_data.topics import topics
 
