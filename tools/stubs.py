@@ -38,7 +38,7 @@ def generate(module: str) -> str:
         patterns = Path(folder) / "patterns"
         patterns.write_text(PATTERNS)
         stub = Path(folder) / f"{module}.pyi"
-        arguments = ["-q", "-D", "-i", str(Path(file).parent), "-m", module, "-p", str(patterns), "-o", str(stub)]
+        arguments = ["-qD", "-i", str(Path(file).parent), "-m", module, "-p", str(patterns), "-o", str(stub)]
         subprocess.run([sys.executable, "-m", "nanobind.stubgen", *arguments], check=True)
         raw = header() + stub.read_text()
     for command in (["check", "--fix-only", "--quiet"], ["format"]):
