@@ -41,7 +41,7 @@ def create_app(service: Service) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,  # a redirect would follow the Host header
     )
-    app.state.service = service
+    app.state.room_of, app.state.bodies = service.room_of, service.handler.bodies
     problems.install(app)
 
     @app.exception_handler(ClientGone)

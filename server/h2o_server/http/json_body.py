@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Coroutine
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
@@ -17,9 +17,7 @@ from h2o_server.apis.shared.routers import RouterKeys
 from h2o_server.apis.shared.types import json_names
 from h2o_server.http.problems import Problem, of_validation
 from h2o_server.http.room import Room
-
-if TYPE_CHECKING:
-    from h2o_server.service import Service
+from h2o_server.http.workers import Workers
 
 _MARKS = (b",", b"[", b"{")
 _BLOCK = 1 << 16  # bytes
@@ -56,11 +54,12 @@ class _JsonRequest(Request):
         """
         model = self._model
         assert model is not None, "a body is asked for where the route has one"
-        service: Service = self.app.state.service
-        body, room = await self.body(), service.room_of(self.url.path)
+        state, body = self.app.state, await self.body()
+        room: Room = state.room_of(self.url.path)
         if len(body) <= _SMALL:
             return _read(body, model, room)
-        return await service.handler.bodies.run(lambda: _read(body, model, room))
+        workers: Workers = state.bodies
+        return await workers.run(lambda: _read(body, model, room))
 
 
 def _read(body: bytes, model: type[BaseModel], room: Room) -> BaseModel:
