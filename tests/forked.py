@@ -117,12 +117,12 @@ class Forked:
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(
-        self, name: str, words: list[str | bytes], given: bytes | None, timeout: float
+        self, name: str, words: list[str | bytes], given: bytes | None, timeout: float, code: str = ""
     ) -> subprocess.CompletedProcess[bytes]:
-        """`python -m h2o_cli.NAME WORDS` with `given` in a pipe as its standard input, or none."""
+        """`python -m h2o_cli.NAME WORDS` with `given` in a pipe as its standard input, or none; see `start`."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             source = _pipe(given) if given is not None else os.open(os.devnull, os.O_RDONLY)
-            process = self.start(name, words, source, out.fileno(), err.fileno())
+            process = self.start(name, words, source, out.fileno(), err.fileno(), code)
             os.close(source)
             try:
                 code = process.wait(timeout)

@@ -44,14 +44,20 @@ def _take_signals() -> None:
 def h2o() -> Run:
     """`h2o("run", bundle, "-p", "text")` runs h2o-run to its end; `input` is bytes for standard input.
 
-    With options of subprocess.run, such as `env`, it is a fresh process, else one that need not load libraries.
+    With options of subprocess.run, such as `env`, it is a fresh process, else one that need not load libraries, and
+    that runs `code` first.
     """
 
     def run(
-        name: str, *args: object, timeout: float = 300, input: bytes | None = None, **options: Any
+        name: str,
+        *args: object,
+        timeout: float = 300,
+        input: bytes | None = None,
+        code: str = "",
+        **options: Any,
     ) -> subprocess.CompletedProcess[bytes]:
         if not options:
-            return commands(name).run(name, _words(args), input, timeout)
+            return commands(name).run(name, _words(args), input, timeout, code)
         source = {"stdin": subprocess.DEVNULL} if input is None else {"input": input}
         command, options = _command(name, args), source | options
         return subprocess.run(command, capture_output=True, cwd=ROOT, timeout=timeout, check=False, **options)
@@ -63,13 +69,13 @@ def h2o() -> Run:
 def start_h2o() -> Iterator[Start]:
     """`start_h2o("run", …)` starts a command with pipes as its output, and kills it at the end if it still runs.
 
-    `stdout` may be a file. With other options of subprocess.Popen it is a fresh process, else one that need not
-    load libraries.
+    `stdout` may be a file, and all streams the file `terminal` for a process that runs `code` first. With other
+    options of subprocess.Popen it is a fresh process, else one that need not load libraries.
     """
     started: list[subprocess.Popen[bytes] | Process] = []
 
     def start(
-        name: str, *args: object, stdout: Any = None, **options: Any
+        name: str, *args: object, stdout: Any = None, terminal: int = -1, code: str = "", **options: Any
     ) -> subprocess.Popen[bytes] | Process:
         if options:
             pipes: dict[str, Any] = {
@@ -79,6 +85,8 @@ def start_h2o() -> Iterator[Start]:
                 "preexec_fn": _take_signals,
             }
             started.append(subprocess.Popen(_command(name, args), cwd=ROOT, **(pipes | options)))
+        elif terminal >= 0:
+            started.append(commands(name).start(name, _words(args), terminal, terminal, terminal, code))
         else:
             started.append(commands(name).start_with_pipes(name, _words(args), stdout))
         return started[-1]

@@ -33,6 +33,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 LLAMA_CPP = importlib.util.find_spec("llama_cpp") is not None
 RULE = ("--repetitions", 2, "-ub", 64, "--h2o-local", 16, "--h2o-heavy", 16, "-t", 1)
 SMALL = (*RULE, "--peers", "none")
+KEEPING = "import os; os.environ['XDG_CACHE_HOME'] = '{}'"  # in which folder a command keeps its files
 
 
 # Results
@@ -41,9 +42,10 @@ SMALL = (*RULE, "--peers", "none")
 def test_prefill_results_in_every_form(h2o: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     table = tmp_path / "rows.csv"
     flags = ("--lengths", "96,256", *SMALL, "--json", "--csv", table)
-    done = h2o(
-        "bench", "prefill", tiny_bundle, *flags, env=os.environ
-    )  # a fresh process measures the machine
+    # A fresh process measures the machine: here with small matrices.
+    sizes = "from h2o_cli.bench import machine\nmachine.SIDE, machine.FLOATS = 256, 1 << 20\n"
+    (tmp_path / "sitecustomize.py").write_text(sizes)
+    done = h2o("bench", "prefill", tiny_bundle, *flags, env=os.environ | {"PYTHONPATH": str(tmp_path)})
     assert (done.returncode, done.stderr) == (0, b"")
     document: dict[str, Any] = json.loads(done.stdout)
     rows = document["rows"]
@@ -210,8 +212,8 @@ def test_ours_is_measured_in_the_form_that_is_asked_for(shared_folder: Path, tmp
 
 def test_dense_measures_forms_and_run_uses_the_best(h2o: Run, shared_folder: Path, tmp_path: Path) -> None:
     bundle = bundles.named(shared_folder, "llama-g2-d64-llama3", "-int8", weights="int8")[1]
-    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
-    done = h2o("bench", "dense", bundle, "--length", 64, "--repetitions", 2, "-t", 1, "--json", env=env)
+    code = KEEPING.format(tmp_path)
+    done = h2o("bench", "dense", bundle, "--length", 64, "--repetitions", 2, "-t", 1, "--json", code=code)
     assert (done.returncode, done.stderr) == (0, b"")
     document = json.loads(done.stdout)
     kinds = [(times["form"], times["precision"]) for times in document["times"]]
@@ -221,20 +223,18 @@ def test_dense_measures_forms_and_run_uses_the_best(h2o: Run, shared_folder: Pat
     best = document["best"]
     assert (best["form"], best["precision"]) in kinds
     assert Path(document["file"]).is_relative_to(tmp_path)
-    ran = h2o("run", bundle, "-p", "Hello", "-n", 2, "-t", 1, "--json", env=env)
+    ran = h2o("run", bundle, "-p", "Hello", "-n", 2, "-t", 1, "--json", code=code)
     report = json.loads(ran.stdout)
     assert (report["dense_form"], report["dense_precision"]) == (best["form"], best["precision"])
-    said = h2o(
-        "run", bundle, "-p", "Hello", "-n", 2, "-t", 1, "-v", env=os.environ | {"XDG_CACHE_HOME": "/none"}
-    )
+    said = h2o("run", bundle, "-p", "Hello", "-n", 2, "-t", 1, "-v", code=KEEPING.format("/none"))
     default = f"dense_form={default_products().form} dense_precision=float32, not measured; h2o-bench dense"
     assert default.encode() in b" ".join(said.stderr.split())
 
 
 def test_dense_looks_at_its_file_before_it_measures(h2o: Run, shared_folder: Path) -> None:
     bundle = bundles.named(shared_folder, "llama-g2-d64-llama3", "-int8", weights="int8")[1]
-    env = os.environ | {"XDG_CACHE_HOME": "/proc/nowhere"}
-    done = h2o("bench", "dense", bundle, "--repetitions", 10**9, "-t", 1, env=env)
+    code = KEEPING.format("/proc/nowhere")
+    done = h2o("bench", "dense", bundle, "--repetitions", 10**9, "-t", 1, code=code)
     assert (done.returncode, b"cannot be made" in done.stderr) == (1, True)
 
 

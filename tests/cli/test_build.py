@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import time
@@ -27,17 +26,16 @@ def bundle(shared_folder: Path, tmp_path: Path) -> Path:
     return shutil.copytree(source, tmp_path / "bundle")
 
 
-def without(package: str, folder: Path) -> dict[str, str]:
-    """An environment in which a package, as far as Python can tell, is not installed."""
-    (folder / "sitecustomize.py").write_text(
+def without(package: str) -> str:
+    """Code for a process in which a package, as far as Python can tell, is not installed."""
+    return (
         f"import sys\nfor name in ({package!r}, {package + '_bindings'!r}):\n    sys.modules[name] = None\n"
     )
-    return {**os.environ, "PYTHONPATH": str(folder)}
 
 
-def test_a_dry_run_needs_no_tensorrt_and_writes_nothing(h2o: Run, bundle: Path, tmp_path: Path) -> None:
+def test_a_dry_run_needs_no_tensorrt_and_writes_nothing(h2o: Run, bundle: Path) -> None:
     flags = ("--target", "tensorrt", "-c", 2048, "-b", 1024, "--dry-run", "--json")
-    done = h2o("build", bundle, *flags, env=without("tensorrt", tmp_path))
+    done = h2o("build", bundle, *flags, code=without("tensorrt"))
     assert (done.returncode, done.stderr) == (0, b"")
     job = json.loads(done.stdout)
     assert (job["target"], job["max_context"], job["batch_size"]) == ("tensorrt", 2048, 1024)
@@ -96,8 +94,8 @@ def test_misuse(h2o: Run, bundle: Path, flags: tuple[object, ...], code: int, sa
     assert not (bundle / "engines").exists()
 
 
-def test_a_missing_package_is_named_with_its_extra(h2o: Run, bundle: Path, tmp_path: Path) -> None:
-    done = h2o("build", bundle, "--target", "tensorrt-rtx sm=86", env=without("tensorrt_rtx", tmp_path))
+def test_a_missing_package_is_named_with_its_extra(h2o: Run, bundle: Path) -> None:
+    done = h2o("build", bundle, "--target", "tensorrt-rtx sm=86", code=without("tensorrt_rtx"))
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr.decode().startswith("error: TensorRT")
     assert "is not installed: pip install 'h2o-edge[tensorrt-rtx]'" in done.stderr.decode()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -263,8 +262,8 @@ def test_a_missing_package_is_told_with_what_to_install(
     package: str, told: str, h2o: Run, small: Path, tmp_path: Path
 ) -> None:
     (tmp_path / f"{package}.py").write_text(f"raise ModuleNotFoundError(\"No module named '{package}'\")\n")
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = h2o("compare", small, "--stage", "dense", "-n", 300, env=env)
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); del sys.modules[{package!r}]"
+    done = h2o("compare", small, "--stage", "dense", "-n", 300, code=code)
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr.decode().startswith(f"error: {told}")
     assert done.stderr.count(b"\n") == 1

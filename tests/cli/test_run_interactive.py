@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import pty
 import re
 import select
 import signal
-import termios
 import time
 from pathlib import Path
 from subprocess import Popen
@@ -84,20 +82,17 @@ def test_a_conversation_from_a_pipe(h2o: Run, tiny_bundle: Path) -> None:
     assert len(done.stdout) > len(first) + 2
 
 
+OWN_TERMINAL = "import fcntl, os, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
+
+
 class Terminal:
     """A command on a pseudo-terminal of its own."""
 
     def __init__(self, start: Start, *args: object, **environment: str) -> None:
         self._master, slave = pty.openpty()
         self.shown = b""
-
-        def own_terminal() -> None:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.setsid()
-            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-        streams = {"stdin": slave, "stdout": slave, "stderr": slave}
-        self.process = start(*args, **streams, preexec_fn=own_terminal, env=os.environ | environment)
+        code = f"{OWN_TERMINAL}; os.environ.update({environment!r})"
+        self.process = start(*args, terminal=slave, code=code)
         os.close(slave)
 
     def type(self, keys: bytes) -> None:
