@@ -160,7 +160,7 @@ def test_every_key_opens(locked: Server) -> None:
 
 
 def test_a_key_by_the_environment(serve: Serve) -> None:
-    server = serve("--ctx-size", 64, environment={"H2O_API_KEY": "from-the-environment"})
+    server = serve("--ctx-size", 64, code="import os; os.environ['H2O_API_KEY'] = 'from-the-environment'")
     assert server.get("/v1/models").status_code == 401
     headers = {"Authorization": "Bearer from-the-environment"}
     assert server.get("/v1/models", headers=headers).status_code == 200

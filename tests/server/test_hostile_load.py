@@ -21,8 +21,7 @@ HEALTH = 1.0  # seconds that 95 of 100 answers stay below, on two cores that hav
 STALL = 8.0  # seconds for the slowest: the system may leave a process waiting, the server never does
 MEMORY = 400 << 20  # bytes of all processes, beyond those of the idle server
 
-# How many of each; a schema takes two seconds of a core until it is refused, a tokenization one.
-BODIES = dict.fromkeys(CASES, 2) | {"tokenize as much as it does": 1, "tokenize with pieces": 1}
+# How many of each, and one of each body; a schema takes two seconds of a core until it is refused.
 SCHEMAS = 2
 LEAVERS = 10
 REBOUND = 15
@@ -75,7 +74,7 @@ def plain(server: Server) -> None:
 
 
 def everything() -> list[Callable[[Server], None]]:
-    hostile = [of_a_body(name) for name, count in BODIES.items() for _ in range(count)]
+    hostile = [of_a_body(name) for name in CASES]
     hostile += [of_a_schema(number) for number in range(SCHEMAS)] + [leave] * LEAVERS + [rebind] * REBOUND
     mixed = hostile + [plain] * PLAIN
     random.Random(0).shuffle(mixed)

@@ -8,7 +8,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -196,9 +195,9 @@ def test_a_file_without_a_key_that_can_be_used_is_told(
 
 def test_a_full_disk_for_the_log_costs_only_the_log(tiny_bundle: Path) -> None:
     port = free_port()
-    command = [sys.executable, "-m", "h2o_cli.serve", str(tiny_bundle), "--port", str(port)]
-    with Path("/dev/full").open("w") as full:
-        process = subprocess.Popen(command, stdout=full, stderr=full, cwd=ROOT)
+    with Path("/dev/full").open("r+b", buffering=0) as full:
+        words: list[str | bytes] = [str(tiny_bundle), "--port", str(port)]
+        process = commands("serve").start("serve", words, full.fileno(), full.fileno(), full.fileno())
     try:
         url = f"http://127.0.0.1:{port}"
 

@@ -20,7 +20,7 @@ from tests.server.running import PATIENCE, Server, free_port, wait_for
 pytest.importorskip("smg")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-CONVERSATIONS, TURNS = 10, 3
+CONVERSATIONS, TURNS = 6, 3
 
 Route = Callable[..., httpx.Client]
 
