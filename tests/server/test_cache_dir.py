@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from tests.forked import ROOT, commands
+from tests.forked import commands
 from tests.server.conftest import Serve
 from tests.server.running import PATIENCE
 
@@ -39,13 +37,11 @@ def test_a_place_that_takes_no_file_is_refused(tiny_bundle: Path, place: str) ->
 
 def test_a_place_that_takes_no_more_bytes_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
     """A limit of the process stands for a full disk."""
-    command = f'ulimit -f 8; exec "{sys.executable}" -m h2o_cli.serve "$@"'
-    flags = [str(tiny_bundle), "--port", "0", "--cache-dir", str(tmp_path)]
-    done = subprocess.run(
-        ["bash", "-c", command, "bash", *flags], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
-    )
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))"
+    words: list[str | bytes] = [str(tiny_bundle), "--port", "0", "--cache-dir", str(tmp_path)]
+    done = commands("serve").run("serve", words, None, PATIENCE, limit)
     assert done.returncode == 1
-    assert f"{tmp_path}: files cannot be written there: File too large" in done.stderr
+    assert f"{tmp_path}: files cannot be written there: File too large" in done.stderr.decode()
     assert not list(tmp_path.iterdir())
 
 

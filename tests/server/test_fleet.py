@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import threading
+import json
 from collections.abc import Iterator
 
 from tests.server.conftest import Serve
-from tests.server.running import Server, wait_for
+from tests.server.running import Server, request, wait_for
 
 REQUESTS = 5
 
@@ -16,15 +15,13 @@ REQUESTS = 5
 @contextlib.contextmanager
 def busy(server: Server) -> Iterator[None]:
     """Several requests at once, of which one is served and all others wait."""
-    body = {"prompt": [5], "max_tokens": 400, "ignore_eos": True}
-    post = functools.partial(server.client().post, "/v1/completions", json=body)
-    asked = [threading.Thread(target=post) for _ in range(REQUESTS)]
-    for one in asked:
-        one.start()
-    wait_for(lambda: server.metric("h2o_queue_length") > 2 and server.metric("h2o_busy") == 1)
-    yield
-    for one in asked:
-        one.join()
+    body = json.dumps({"prompt": [5], "max_tokens": 400, "ignore_eos": True}).encode()
+    with contextlib.ExitStack() as clients:  # who leave at the end
+        for _ in range(REQUESTS):
+            connected = clients.enter_context(server.connection())
+            connected.sendall(request("POST", "/v1/completions", body))
+        wait_for(lambda: server.metric("h2o_queue_length") > 2 and server.metric("h2o_busy") == 1)
+        yield
     server.wait_until_idle()
 
 
