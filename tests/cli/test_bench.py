@@ -122,11 +122,12 @@ def test_a_stopped_measurement_keeps_its_rows(start_h2o: Start, tiny_bundle: Pat
     assert 0 < done["1000", "h2o"] < 30
 
 
-def test_lengths_beyond_the_trained_context_are_told(h2o: Run, tiny_bundle: Path) -> None:
+def test_lengths_beyond_the_trained_context_are_told(h2o: Run, shared_folder: Path) -> None:
+    bundle = bundles.named(shared_folder, "llama-g2-d64-llama3")[1]
     flags = (*SMALL[2:], "--repetitions", 1)
-    done = h2o("bench", "attention", tiny_bundle, "--lengths", 8200, *flags)
+    done = h2o("bench", "attention", bundle, "--lengths", 4100, *flags)
     assert done.returncode == 0
-    assert b"8200 tokens are beyond the 8192 positions" in b" ".join(done.stderr.split())
+    assert b"4100 tokens are beyond the 4096 positions" in b" ".join(done.stderr.split())
 
 
 # Refusals
