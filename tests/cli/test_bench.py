@@ -234,8 +234,8 @@ def test_dense_measures_forms_and_run_uses_the_best(h2o: Run, shared_folder: Pat
 
 def test_dense_looks_at_its_file_before_it_measures(h2o: Run, shared_folder: Path) -> None:
     bundle = bundles.named(shared_folder, "llama-g2-d64-llama3", "-int8", weights="int8")[1]
-    code = KEEPING.format("/proc/nowhere")
-    done = h2o("bench", "dense", bundle, "--repetitions", 10**9, "-t", 1, code=code)
+    nowhere = KEEPING.format("/proc/nowhere")
+    done = h2o("bench", "dense", bundle, "--repetitions", 10**9, "-t", 1, code=nowhere)
     assert (done.returncode, b"cannot be made" in done.stderr) == (1, True)
 
 

@@ -231,9 +231,8 @@ def test_polygraphy_goes_on_from_saved_files(h2o: Run, small: Path, tmp_path: Pa
     }
     command = [Path(sys.executable).with_name("polygraphy"), "run", small / "onnx" / "phase1.onnx"]
     inputs, outputs = (saved / f"phase1.{what}.json" for what in ("inputs", "outputs"))
-    files = ["--load-inputs", inputs, "--load-outputs", outputs]
-    tolerances = ["--atol", "1e-4", "--rtol", "1e-4"]
-    ran = subprocess.run([*command, "--onnxrt", *files, *tolerances], capture_output=True, text=True)
+    flags = ["--load-inputs", inputs, "--load-outputs", outputs, "--atol", "1e-4", "--rtol", "1e-4"]
+    ran = subprocess.run([*command, "--onnxrt", *flags], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert ran.stdout.count("Pass Rate: 100.00%") == 2, ran.stdout
 

@@ -91,8 +91,9 @@ class Terminal:
     def __init__(self, start: Start, *args: object, **environment: str) -> None:
         self._master, slave = pty.openpty()
         self.shown = b""
-        code = f"{OWN_TERMINAL}; os.environ.update({environment!r})"
-        self.process = start(*args, terminal=slave, code=code)
+        self.process = start(
+            *args, terminal=slave, code=f"{OWN_TERMINAL}; os.environ.update({environment!r})"
+        )
         os.close(slave)
 
     def type(self, keys: bytes) -> None:

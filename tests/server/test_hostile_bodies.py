@@ -64,11 +64,6 @@ CASES: dict[str, tuple[str, Callable[[], bytes], set[int]]] = {
     ),
     "prompt as long as may come": (TEXT, lambda: text("prompt", noise(1_800_000)), {400}),
     "messages that are right": (CHAT, lambda: filled(b'{"messages": [', USER, MANY // 3, b"]}"), {400}),
-    "parts": (
-        CHAT,
-        lambda: filled(b'{"messages": [{"role": "user", "content": [', b"1", MANY, b"]}]}"),
-        {400},
-    ),
     "unknown parameters": (CHAT, lambda: keys(b"{", b"}"), {400}),
     "5 million ids": (TEXT, lambda: filled(b'{"prompt": [', b"1", 5_000_000, b"]}"), {413}),
     "ids": (TEXT, lambda: filled(b'{"prompt": [', b"1", MANY, b"]}"), {400}),
