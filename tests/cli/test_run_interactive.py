@@ -18,6 +18,7 @@ from tests.conftest import EXAMPLE
 
 from h2o_runtime.sessions.saved import SavedSession
 
+OWN_TERMINAL = "import fcntl, os, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
 PROMPT = "The module defines a class that reads the"
 pytestmark = pytest.mark.timeout(600)
 
@@ -82,18 +83,14 @@ def test_a_conversation_from_a_pipe(h2o: Run, tiny_bundle: Path) -> None:
     assert len(done.stdout) > len(first) + 2
 
 
-OWN_TERMINAL = "import fcntl, os, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
-
-
 class Terminal:
     """A command on a pseudo-terminal of its own."""
 
     def __init__(self, start: Start, *args: object, **environment: str) -> None:
         self._master, slave = pty.openpty()
         self.shown = b""
-        self.process = start(
-            *args, terminal=slave, code=f"{OWN_TERMINAL}; os.environ.update({environment!r})"
-        )
+        code = f"{OWN_TERMINAL}; os.environ.update({environment!r})"
+        self.process = start(*args, terminal=slave, code=code)
         os.close(slave)
 
     def type(self, keys: bytes) -> None:

@@ -18,8 +18,7 @@ def busy(server: Server) -> Iterator[None]:
     body = json.dumps({"prompt": [5], "max_tokens": 400, "ignore_eos": True}).encode()
     with contextlib.ExitStack() as clients:  # who leave at the end
         for _ in range(REQUESTS):
-            connected = clients.enter_context(server.connection())
-            connected.sendall(request("POST", "/v1/completions", body))
+            clients.enter_context(server.connection()).sendall(request("POST", "/v1/completions", body))
         wait_for(lambda: server.metric("h2o_queue_length") > 2 and server.metric("h2o_busy") == 1)
         yield
     server.wait_until_idle()
