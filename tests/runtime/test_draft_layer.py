@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests import draft_reference
 from tests.bundles import export, random_ids, relative_error
-from tests.drafting import DRAFTING, cheap, save_drafting
+from tests.drafting import cheap, save_drafting
 from tests.family_models import VOCAB
 
 from h2o_runtime import Generator, Sampling
@@ -32,23 +32,40 @@ from h2o_runtime.policies.prefill import Full, Query
 FULL = Full()
 CONTEXT = 256
 PROMPT = random_ids(70, 1, VOCAB).tolist()
-SHARES = {"wrong": None, "right": 0.02}
-OTHERS = [family for family in DRAFTING if family != "qwen3_5"]
+OTHERS = [
+    "qwen3_5_moe",
+    "deepseek_v3",
+    pytest.param("glm4_moe_lite", marks=pytest.mark.nightly),  # the latents and experts of deepseek_v3
+]
+
+
+class Made(dict[str, Path]):
+    """Folders by name, each made as it is first asked for."""
+
+    def __init__(self, make: Callable[[str], Path]) -> None:
+        self._make = make
+
+    def __missing__(self, name: str) -> Path:
+        return self.setdefault(name, self._make(name))
 
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Of qwen3_5: "wrong" and "right"; of another family: its name, and with "-right"."""
     folder = tmp_path_factory.mktemp("drafting")
-    found = {name: save_drafting(folder / name, right=share) for name, share in SHARES.items()}
-    for family in OTHERS:
-        found[family] = save_drafting(folder / family, family=family)
-        found[f"{family}-right"] = save_drafting(folder / f"{family}-right", right=0.1, family=family)
-    return found
+
+    def save(name: str) -> Path:
+        if name in ("wrong", "right"):
+            return save_drafting(folder / name, right=0.02 if name == "right" else None)
+        family, _, right = name.partition("-")
+        return save_drafting(folder / name, right=0.1 if right else None, family=family)
+
+    return Made(save)
 
 
 @pytest.fixture(scope="module")
 def bundles(checkpoints: dict[str, Path]) -> dict[str, Path]:
-    return {name: export(path, path.with_name(f"{name}-bundle")) for name, path in checkpoints.items()}
+    return Made(lambda name: export(checkpoints[name], checkpoints[name].with_name(f"{name}-bundle")))
 
 
 def load(bundle: Path, cache: Cache | None = None, **more: Any) -> Generator:
@@ -67,7 +84,7 @@ CASES = {
 }
 
 
-NIGHTLY = ("right-paged", "qwen3_5_moe")  # other cases have pages, and a mixture of experts
+NIGHTLY = ("qwen3_5_moe", "glm4_moe_lite")  # other cases have pages, and a mixture of experts
 EACH_CASE = [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in CASES]
 
 

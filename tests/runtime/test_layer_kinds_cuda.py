@@ -15,9 +15,9 @@ from h2o_runtime.policies.prefill import ColumnSum, Full, Query
 
 pytestmark = pytest.mark.usefixtures("dense_graphs_wait", "small_blocks")
 
-IDS = random_ids(190, 5, VOCAB)
-H2O = Query(chunk_size=48, batch_size=100, local=12, heavy=20, tile=20, candidates=40)
-COLSUM = ColumnSum(chunk_size=48, batch_size=100, local=12, heavy=20, dense_tail=20)
+IDS = random_ids(100, 5, VOCAB)
+H2O = Query(chunk_size=24, batch_size=48, local=6, heavy=10, tile=10, candidates=20)
+COLSUM = ColumnSum(chunk_size=24, batch_size=48, local=6, heavy=10, dense_tail=10)
 
 
 @pytest.mark.parametrize(
@@ -35,11 +35,11 @@ def test_a_conversation_equals_the_cpus(family: str, tmp_path: Path, emulated_cu
     bundle = export(save(tmp_path / "checkpoint", family, {**MODELS, **WINDOWS}), tmp_path / "bundle")
     found = []
     for device in ("cuda", "cpu"):
-        with Generator.load(bundle, context=400, device=device, threads=1) as generator:
+        with Generator.load(bundle, context=128, device=device, threads=1) as generator:
             logits = []
-            for policy in (H2O, COLSUM, Full(batch_size=100)):
-                logits.append(generator.prefill(IDS[:150], policy, reuse=False).copy())
-                logits += [generator.decode(token).copy() for token in IDS[150:154]]
+            for policy in (H2O, COLSUM, Full(batch_size=48)):
+                logits.append(generator.prefill(IDS[:80], policy, reuse=False).copy())
+                logits += [generator.decode(token).copy() for token in IDS[80:84]]
                 logits.append(generator.prefill(IDS, policy).copy())
             found.append(logits)
     for ours, theirs in zip(*found, strict=True):
