@@ -32,8 +32,10 @@ Trace = Callable[[Any, Sequence[Any], Sequence[str], str], Traced]
 def share() -> None:
     """From now on this process reads what any process has traced before, and writes what it traces.
 
-    ONNX's library for torch is read once a process: 500 functions, whose source torch parses for each graph.
+    ONNX's library for torch is read once a process: 500 functions, whose source torch parses for each graph. And
+    torch asks its dispatcher once which operators there are, not 28 times a graph.
     """
+    from torch._export import utils
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
     from h2o_export.dense import graphs
@@ -42,6 +44,7 @@ def share() -> None:
     if not hasattr(names["trace"], "__wrapped__"):
         names["trace"] = _shared(names["trace"])
         ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))
+        utils._materialize_cpp_cia_ops = functools.cache(utils._materialize_cpp_cia_ops)
 
 
 def _shared(trace: Trace) -> Trace:

@@ -82,7 +82,9 @@ def test_by_default_the_kernels_load_on_every_gpu_that_nvcc_knows(compiles: bool
     assert len(targets) == 1, "one source is built for other GPUs than another"
 
     told = " ".join(targets.pop())
-    cubins, ptx = (set(map(int, re.findall(rf"\b{kind}_(\d+)[],]", told))) for kind in ("sm", "code=.compute"))
+    cubins, ptx = (
+        set(map(int, re.findall(rf"\b{kind}_(\d+)[],]", told))) for kind in ("sm", "code=.compute")
+    )
     if compiles:
         run("cmake", "--build", tmp_path, "--target", "h2o_operators")  # generates a header
         step = next(each for each in kernels if each["file"].endswith("step.cu"))
