@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from tests import traces
 from tests.reference import checkpoints, llama
 
 IntArray = NDArray[np.int64]
+NIGHTLY = ("llama-g8-d64", "mistral-g4-d128", "llama-g2-d48")  # graphs of other shapes, in other sizes
+EACH_SHAPE = [
+    pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in checkpoints.SHAPES
+]
 
 
 def export(

@@ -223,23 +223,23 @@ from h2o_runtime.policies.prefill import Full
 from h2o_runtime.process import resident_bytes
 
 cache = Evicting(tokens=64)
-with Generator.load(Path(sys.argv[1]), context=10_200, threads=1, cache=cache, device="cpu") as generator:
+with Generator.load(Path(sys.argv[1]), context=5_200, threads=1, cache=cache, device="cpu") as generator:
     generator.prefill(range(2, 102), Full())
-    for token in range(10_000):
+    for token in range(5_000):
         logits = generator.decode(token % 200 + 2)
-        if token in (1_000, 9_999):
+        if token in (1_000, 4_999):
             print(resident_bytes())
-    assert generator.spec.forgets(generator.length) == 10_036
+    assert generator.spec.forgets(generator.length) == 5_036
     assert np.isfinite(logits).all()
 """
 
 
-def test_memory_is_flat_over_10_000_tokens(shared_folder: Path) -> None:
+def test_memory_is_flat_over_5_000_tokens(shared_folder: Path) -> None:
     tiny = bundles.named(shared_folder, "llama-g1-d32")[1]
     command = [sys.executable, "-c", MANY_TOKENS, str(tiny)]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     early, late = map(int, done.stdout.split())
-    assert late - early < 2 << 20  # all rows of two layers would take 4.6 MB
+    assert late - early < 1 << 20  # all rows of two layers would take 2 MB
 
 
 def test_a_gpu_evicts_alike(bundle: Path, dense_graphs_wait: None) -> None:

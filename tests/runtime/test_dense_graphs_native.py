@@ -198,7 +198,7 @@ def test_a_layer_is_two_products_and_an_mlp(shared_folder: Path, weights: str) -
     ]
 
 
-@pytest.mark.parametrize("shape", checkpoints.SHAPES)
+@pytest.mark.parametrize("shape", bundles.EACH_SHAPE)
 def test_every_graph_of_every_family_computes_the_same(shared_folder: Path, shape: str) -> None:
     """With products of our own, and with ONNX Runtime's in fused graphs."""
     folder = bundles.named(shared_folder, shape)[1]

@@ -109,7 +109,7 @@ def answer(
     return sampled, generator.session.logits, generator.session.known.tolist()
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     seed=st.integers(0, 99),
     length=st.integers(1, 90),

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from tests import bundles
 from tests.bundles import IntArray, random_ids, relative_error
 from tests.conftest import EXAMPLE
-from tests.reference import checkpoints
 from transformers import AutoModelForCausalLM
 
 from h2o_runtime import Generator
@@ -69,7 +68,7 @@ def one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("name", checkpoints.SHAPES)
+@pytest.mark.parametrize("name", bundles.EACH_SHAPE)
 def test_random_models_of_every_shape(shared_folder: Path, name: str) -> None:
     checkpoint, bundle = bundles.named(shared_folder, name)
     theirs = Transformers(checkpoint)

@@ -72,6 +72,16 @@ def test_a_broken_step_stops_no_other(
 
 
 @pytest.mark.slow
+def test_a_bundle_is_compared_with_itself(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rehearsal's only step, with a shorter answer and fewer steps."""
+    monkeypatch.setattr(bundles, "COUNT", 12)
+    monkeypatch.setattr(bundles, "REPEATS", 2)
+    found = list(bundles.checks(tiny_bundle, "cpu", 300))
+    assert all(row["same"] for row in found)
+    assert {row.get("way") for row in found} == {None, "lookup", "quest"}
+
+
+@pytest.mark.nightly
 def test_a_rehearsal_runs_on_the_cpu(tmp_path: Path, tiny_bundle: Path) -> None:
     (tmp_path / "tiny").symlink_to(tiny_bundle)
     (tmp_path / "commit").write_text("0123abc\n")
@@ -84,8 +94,8 @@ def test_a_rehearsal_runs_on_the_cpu(tmp_path: Path, tiny_bundle: Path) -> None:
     assert (machine["commit"], machine["command"]) == ("0123abc", flags)
     assert (end["step"], end["result"]) == ("tiny", "passed")
     found = [json.loads(line) for line in (tmp_path / "out" / "tiny.txt").read_text().splitlines()]
+    assert found
     assert all(row["same"] for row in found)
-    assert {row.get("way") for row in found} == {None, "lookup", "quest"}
 
 
 def test_commands_of_steps_are_real(tmp_path: Path, tiny_bundle: Path) -> None:

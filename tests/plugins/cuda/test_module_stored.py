@@ -71,13 +71,13 @@ def test_shorter_rows_are_read_as_the_floats_that_they_are(
     compare(Stored(length=170, d=32, dtype=dtype), form, OPERATORS)
 
 
-@pytest.mark.parametrize("d", [64, 80, 96, 128])
+@pytest.mark.parametrize("d", [64, *(pytest.param(d, marks=pytest.mark.nightly) for d in (80, 96)), 128])
 def test_tiles_of_other_head_sizes(emulated_cuda: ModuleType, d: int) -> None:
     compare(Stored(length=100, d=d, dtype="float16"), "int8", OF_A_HEAD_SIZE)
 
 
 @FORMS
-@pytest.mark.parametrize("d", [40, 192])
+@pytest.mark.parametrize("d", [40, pytest.param(192, marks=pytest.mark.nightly)])
 def test_head_sizes_without_tiles(emulated_cuda: ModuleType, d: int, dtype: str, form: str) -> None:
     some = {"memory": Stored.fused, "a step": Stored.stepped, "page attention": Stored.paged}
     compare(Stored(length=100, d=d, dtype=dtype), form, some)

@@ -299,7 +299,7 @@ def native(request: pytest.FixtureRequest, bundle: Path) -> Iterator[Generator]:
         yield generator
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(steps=ROWS)
 def test_rows_of_a_step_are_those_of_steps_of_one_and_can_be_taken_back(
     native: Generator, steps: list[tuple[int, int]]
@@ -324,7 +324,7 @@ def test_rows_of_a_step_are_those_of_steps_of_one_and_can_be_taken_back(
     assert native.reused == alone.reused
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(period=st.integers(2, 9), sampled=st.booleans(), most=st.integers(1, 50))
 def test_answers_that_are_read_ahead_are_those_of_plain_decode(
     native: Generator, period: int, sampled: bool, most: int
