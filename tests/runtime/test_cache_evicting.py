@@ -111,7 +111,7 @@ def test_scores_that_are_none() -> None:
 # --- Its scores -------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(case=cases(), length=st.integers(1, 1100))
 @example(case=Case(group=8, d=80), length=513)
 @example(case=Case(group=17, d=32), length=40)

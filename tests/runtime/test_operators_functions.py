@@ -204,7 +204,7 @@ def selecting(draw: st.DrawFn) -> Selecting:
     )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(call=selecting())
 def test_selection_is_exactly_the_references(tiny_bundle: Path, call: Selecting) -> None:
     c = call
