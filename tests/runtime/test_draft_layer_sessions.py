@@ -26,7 +26,12 @@ PROMPTS = [random_ids(length, length, VOCAB).tolist() for length in (40, 70)]
 MOST = 30
 
 
-@pytest.fixture(scope="module", params=DRAFTING)
+# By day, a model with states and one with latents and experts.
+NIGHTLY = ("qwen3_5_moe", "glm4_moe_lite")
+EACH_FAMILY = [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in DRAFTING]
+
+
+@pytest.fixture(scope="module", params=EACH_FAMILY)
 def generator(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Generator]:
