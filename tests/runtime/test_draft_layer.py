@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.prefill import Full, Query
 
 FULL = Full()
+Folders = Callable[[str], Path]  # by name, each made as it is first asked for
 CONTEXT = 256
 PROMPT = random_ids(70, 1, VOCAB).tolist()
 OTHERS = [
@@ -39,33 +40,23 @@ OTHERS = [
 ]
 
 
-class Made(dict[str, Path]):
-    """Folders by name, each made as it is first asked for."""
-
-    def __init__(self, make: Callable[[str], Path]) -> None:
-        self._make = make
-
-    def __missing__(self, name: str) -> Path:
-        return self.setdefault(name, self._make(name))
-
-
 @pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     """Of qwen3_5: "wrong" and "right"; of another family: its name, and with "-right"."""
     folder = tmp_path_factory.mktemp("drafting")
 
-    def save(name: str) -> Path:
-        if name in ("wrong", "right"):
-            return save_drafting(folder / name, right=0.02 if name == "right" else None)
+    def saved(name: str) -> Path:
         family, _, right = name.partition("-")
+        if family in ("wrong", "right"):
+            return save_drafting(folder / name, right=0.02 if name == "right" else None)
         return save_drafting(folder / name, right=0.1 if right else None, family=family)
 
-    return Made(save)
+    return cache(saved)
 
 
 @pytest.fixture(scope="module")
-def bundles(checkpoints: dict[str, Path]) -> dict[str, Path]:
-    return Made(lambda name: export(checkpoints[name], checkpoints[name].with_name(f"{name}-bundle")))
+def bundles(checkpoints: Folders) -> Folders:
+    return cache(lambda name: export(checkpoints(name), checkpoints(name).with_name(f"{name}-bundle")))
 
 
 def load(bundle: Path, cache: Cache | None = None, **more: Any) -> Generator:
@@ -89,9 +80,9 @@ EACH_CASE = [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY els
 
 
 @pytest.fixture(scope="module", params=EACH_CASE)
-def generator(request: pytest.FixtureRequest, bundles: dict[str, Path]) -> Iterator[Generator]:
+def generator(request: pytest.FixtureRequest, bundles: Folders) -> Iterator[Generator]:
     name, cache = CASES[request.param]
-    with load(bundles[name], cache) as loaded:
+    with load(bundles(name), cache) as loaded:
         cheap(loaded)
         yield loaded
 
@@ -138,18 +129,16 @@ def test_answers_are_those_of_plain_decode(
 @pytest.mark.parametrize(
     "policy", [FULL, Query(chunk_size=32, batch_size=64, local=8, heavy=8, dense_tail=4)]
 )
-def test_a_prompts_logits_are_the_same_where_the_head_reads_more_rows(
-    bundles: dict[str, Path], policy: Any
-) -> None:
-    with load(bundles["wrong"]) as drafting, load(bundles["wrong"], speculate="off") as plain:
+def test_a_prompts_logits_are_the_same_where_the_head_reads_more_rows(bundles: Folders, policy: Any) -> None:
+    with load(bundles("wrong")) as drafting, load(bundles("wrong"), speculate="off") as plain:
         for length in (1, 5, 70, 200):
             ids = random_ids(length, length, VOCAB)
             ours, theirs = (one.prefill(ids, policy, reuse=False) for one in (drafting, plain))
             np.testing.assert_array_equal(ours, theirs)
 
 
-def test_right_drafts_are_accepted_and_wrong_ones_end(bundles: dict[str, Path]) -> None:
-    with load(bundles["right"]) as right, load(bundles["wrong"]) as wrong:
+def test_right_drafts_are_accepted_and_wrong_ones_end(bundles: Folders) -> None:
+    with load(bundles("right")) as right, load(bundles("wrong")) as wrong:
         answer(right, "mtp")
         assert right.drafts.accepted > 0.8 * right.drafts.drafted > 20
         answer(wrong, "mtp")
@@ -159,18 +148,18 @@ def test_right_drafts_are_accepted_and_wrong_ones_end(bundles: dict[str, Path]) 
 @pytest.mark.parametrize("most", [VOCAB, VOCAB // 4], ids=["all tokens", "the first ones"])
 @pytest.mark.parametrize("name", ["wrong", *OTHERS])
 def test_the_layer_is_what_it_says(
-    bundles: dict[str, Path],
-    checkpoints: dict[str, Path],
+    bundles: Folders,
+    checkpoints: Folders,
     monkeypatch: pytest.MonkeyPatch,
     most: int,
     name: str,
 ) -> None:
     """In float64: attention of one layer to its own rows, and one token after the other."""
     monkeypatch.setattr("h2o_runtime.model_spec.LEAST_DRAFTED", most)
-    with load(bundles[name]) as generator:
+    with load(bundles(name)) as generator:
         layer = generator.loaded.forward.drafting
         assert layer is not None
-        reference = draft_reference.reference(checkpoints[name], most)
+        reference = draft_reference.reference(checkpoints(name), most)
         draw = np.random.default_rng(0)
         tokens = draw.integers(2, VOCAB, 20).tolist()
         hidden = draw.normal(size=(20, reference.hidden)).astype(np.float32)
@@ -185,8 +174,8 @@ def test_the_layer_is_what_it_says(
         )
 
 
-def test_rows_are_the_last_ones(bundles: dict[str, Path]) -> None:
-    with load(bundles["wrong"]) as generator:
+def test_rows_are_the_last_ones(bundles: Folders) -> None:
+    with load(bundles("wrong")) as generator:
         spec = generator.model.draft
         assert spec is not None
         rows, written = DraftRows(spec), 0
@@ -226,14 +215,14 @@ REFUSED: dict[str, tuple[Callable[[Path], Generator], str]] = {
 
 @pytest.mark.parametrize(("loading", "reason"), REFUSED.values(), ids=REFUSED)
 def test_where_the_layer_does_not_run(
-    bundles: dict[str, Path], loading: Callable[[Path], Generator], reason: str
+    bundles: Folders, loading: Callable[[Path], Generator], reason: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"`speculate=(mtp|lookup)` has no effect, because .*{reason}"):
-        loading(bundles["right"])
+        loading(bundles("right"))
 
 
-def test_it_is_left_out_silently_where_nothing_asks_for_it(bundles: dict[str, Path]) -> None:
-    with offloaded(bundles["right"]) as generator:
+def test_it_is_left_out_silently_where_nothing_asks_for_it(bundles: Folders) -> None:
+    with offloaded(bundles("right")) as generator:
         assert generator.speculation()[0] == "off"
 
 
@@ -259,7 +248,7 @@ def test_integer_weights_share_the_head(tmp_path: Path, monkeypatch: pytest.Monk
         assert generator.drafts.drafted > 0
 
 
-def test_a_bundle_without_the_layer(shared_folder: Path, bundles: dict[str, Path], tiny_bundle: Path) -> None:
+def test_a_bundle_without_the_layer(shared_folder: Path, bundles: Folders, tiny_bundle: Path) -> None:
     with pytest.raises(
         ConfigError, match="no effect, because the bundle has no layer that drafts tokens: leave"
     ):
@@ -270,13 +259,13 @@ def test_a_bundle_without_the_layer(shared_folder: Path, bundles: dict[str, Path
         assert used == "off"
         assert reason is not None
         assert "no layer that drafts" in reason
-    with load(bundles["right"], speculate="lookup") as generator:
+    with load(bundles("right"), speculate="lookup") as generator:
         assert generator.speculation("mtp")[0] == "off"
         assert generator.speculation("auto") == ("lookup", None)
 
 
-def test_an_embedding_is_the_same_beside_a_draft_layer(bundles: dict[str, Path]) -> None:
-    with load(bundles["right"]) as generator:
+def test_an_embedding_is_the_same_beside_a_draft_layer(bundles: Folders) -> None:
+    with load(bundles("right")) as generator:
         with pytest.raises(StopIteration) as done:
             next(generator.embed(PROMPT))
         assert done.value.value.shape == (generator.model.hidden_size,)
