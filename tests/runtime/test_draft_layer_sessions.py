@@ -26,8 +26,7 @@ PROMPTS = [random_ids(length, length, VOCAB).tolist() for length in (40, 70)]
 MOST = 30
 
 
-# By day, a model with states and one with latents and experts.
-NIGHTLY = ("qwen3_5_moe", "glm4_moe_lite")
+NIGHTLY = ("qwen3_5_moe", "glm4_moe_lite")  # others have states, or latents and experts
 EACH_FAMILY = [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in DRAFTING]
 
 

@@ -1,8 +1,8 @@
 """nvcc compiles the kernels to machine code for every GPU from SM80 on that it supports, and to PTX for later
 ones.
 
-Compiling everything for all of them takes long. So the library is built for one, and one small source for all, at
-night, by the command that CMake has for it; all sources have the same options.
+Compiling everything for all of them takes long. So the library is built for one, and this is about the command that
+CMake has for all of them, which is the same for all sources.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import re
 import shutil
 import subprocess
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -19,13 +18,8 @@ import pytest
 REPO = Path(__file__).resolve().parents[3]
 SOURCES = REPO / "plugins" / "kernels" / "cuda"
 NVCC = shutil.which("nvcc")
-PIP_CUOBJDUMP = Path(sysconfig.get_path("purelib"), "nvidia", "cu13", "bin", "cuobjdump")
-CUOBJDUMP = shutil.which("cuobjdump") or (str(PIP_CUOBJDUMP) if PIP_CUOBJDUMP.exists() else None)
 
-pytestmark = [
-    pytest.mark.skipif(NVCC is None or shutil.which("cmake") is None, reason="needs nvcc and cmake"),
-    pytest.mark.skipif(CUOBJDUMP is None, reason="cuobjdump is not installed"),
-]
+pytestmark = pytest.mark.skipif(NVCC is None or shutil.which("cmake") is None, reason="needs nvcc and cmake")
 
 
 def run(*command: object, cwd: Path | None = None) -> str:
@@ -58,22 +52,13 @@ def known() -> list[int]:
     return sorted(int(code) for code in codes if int(code) >= 80)
 
 
-def images(file: Path) -> tuple[set[int], set[int]]:
-    """Compute capabilities of the machine code and of the PTX in an object or library."""
-    cubins, ptx = (run(CUOBJDUMP, kind, file) for kind in ("--list-elf", "--list-ptx"))
-    found = [set(map(int, re.findall(r"\.sm_(\d+)\.", listed))) for listed in (cubins, ptx)]
-    return found[0], found[1]
-
-
 def loads(capability: int, cubins: set[int]) -> bool:
     """Machine code runs on its own GPU and on those of the same generation that came later."""
     return any(cubin // 10 == capability // 10 and cubin <= capability for cubin in cubins)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compiles", [False, pytest.param(True, marks=pytest.mark.nightly)])
-def test_by_default_the_kernels_load_on_every_gpu_that_nvcc_knows(compiles: bool, tmp_path: Path) -> None:
-    """By the command of the sources; and, at night, by what it makes of one."""
+def test_by_default_the_kernels_load_on_every_gpu_that_nvcc_knows(tmp_path: Path) -> None:
     assert "CUDA kernels for 80-real;86-real;87-real;" in configure(tmp_path)
     commands = json.loads((tmp_path / "compile_commands.json").read_text())
     kernels = [each for each in commands if each["file"].endswith(".cu")]
@@ -85,11 +70,6 @@ def test_by_default_the_kernels_load_on_every_gpu_that_nvcc_knows(compiles: bool
     cubins, ptx = (
         set(map(int, re.findall(rf"\b{kind}_(\d+)[],]", told))) for kind in ("sm", "code=.compute")
     )
-    if compiles:
-        run("cmake", "--build", tmp_path, "--target", "h2o_operators")  # generates a header
-        step = next(each for each in kernels if each["file"].endswith("step.cu"))
-        run("sh", "-c", step["command"], cwd=Path(step["directory"]))
-        assert images(next(tmp_path.rglob("step.cu.o"))) == (cubins, ptx)
     capabilities = known()
     assert [each for each in capabilities if not loads(each, cubins)] == []
     # Jetsons load no machine code of desktop GPUs, nor the other way round.

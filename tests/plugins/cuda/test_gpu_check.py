@@ -122,7 +122,6 @@ def test_policies_on_random_tensors_agree_with_the_cpu(
     monkeypatch.setattr(layers, "cases", lambda: some)
     found = list(layers.checks())
     assert {(row["policy"], row["dtype"]) for row in found} >= {("full", "float16"), ("query", "float32")}
-    assert len(found) == 5
     for row in found:
         assert row["same"], row
         assert row["sets_differ"] == 0
