@@ -301,7 +301,7 @@ def test_a_weight_that_came_out_wrong_is_a_missed_tolerance(
     done = export_here(checkpoint, "-o", tmp_path / "bundle")
     assert done.exit_code == 3
     assert "MISSED" in done.stdout
-    assert done.stderr.startswith(
+    assert done.stderr.splitlines()[-1].startswith(
         f"error: {tmp_path / 'bundle'}: its logits differ from the checkpoint's by "
     )
     assert len(done.stderr.splitlines()) == 1
@@ -324,7 +324,8 @@ def test_activations_beyond_float16_are_a_missed_tolerance(
     save_file(tensors, loud / "model.safetensors", metadata={"format": "pt"})
     done = export_here(loud, "-o", tmp_path / "half", "--dtype", "float16", "--json")
     assert done.exit_code == 3
-    assert done.stderr.startswith(f"error: {tmp_path / 'half'}: its logits differ")
+    # On a busy machine an error comes behind lines of progress.
+    assert done.stderr.splitlines()[-1].startswith(f"error: {tmp_path / 'half'}: its logits differ")
     assert strict_json(done.stdout)["validation"]["passed"] is False
     assert Manifest.read(tmp_path / "half").validation is not None  # it can still be read
 
@@ -346,7 +347,7 @@ def test_weights_that_are_rounded_to_garbage_are_missed_though_the_bundle_comput
     done = export_here(checkpoint, "-o", tmp_path / "bundle", "--weights", "int8 calibrate=none")
     assert done.exit_code == 3
     assert (done.stdout.count("good"), done.stdout.count("MISSED")) == (2, 1)
-    assert done.stderr.startswith(
+    assert done.stderr.splitlines()[-1].startswith(
         f"error: {tmp_path / 'bundle'}: it predicts other words than the checkpoint"
     )
     assert done.stderr.endswith("export with --weights float, or with a smaller block_size\n")
