@@ -42,8 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--schemas", type=int, default=40, help="random JSON schemas of answers")
 
 
-# What waits for one of these builds the emulated GPU or exports the real model.
-SLOW_FIXTURES = {"_emulated_cuda_module", "program", "smollm2", "smollm2_bundle"}
+# What waits for one of these builds the emulated GPU, exports the real model, or starts a browser.
+SLOW_FIXTURES = {"_emulated_cuda_module", "program", "smollm2", "smollm2_bundle", "browser"}
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

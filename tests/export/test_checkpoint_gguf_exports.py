@@ -18,6 +18,7 @@ from h2o_runtime import Generator
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 from h2o_runtime.policies.prefill import Full
 
+pytestmark = pytest.mark.slow
 BOUND = 0.05  # relative error of logits with weights of 8 bits
 
 

@@ -22,6 +22,7 @@ from h2o_runtime.execution.footprint import weight_bytes
 from h2o_runtime.policies.prefill import Full
 
 SHAPE = "llama-g2-d64-llama3"
+pytestmark = pytest.mark.slow
 FULL = Full()
 FAMILIES = ["gemma4-experts", "gpt_oss", "qwen3_5", "lfm2"]  # a kind of graph each
 OF_THE_SAME_KINDS = [pytest.param(name, marks=pytest.mark.nightly) for name in ("gemma3", "qwen3_moe")]

@@ -33,6 +33,7 @@ FULL = Full()
 Folders = Callable[[str], Path]  # by name, each made as it is first asked for
 CONTEXT = 256
 PROMPT = random_ids(70, 1, VOCAB).tolist()
+pytestmark = pytest.mark.slow
 OTHERS = ("qwen3_5_moe", "deepseek_v3")  # glm4_moe_lite has the latents and experts of deepseek_v3
 
 

@@ -41,7 +41,7 @@ from h2o_runtime.sessions.layer_states import (
 from h2o_runtime.sessions.saved import SavedSession, save_session
 from h2o_runtime.sessions.session import Session
 
-pytestmark = pytest.mark.usefixtures("models_stay_loaded")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("models_stay_loaded")]
 
 CONTEXT = 1400
 load = partial(layer_cases.load, context=CONTEXT)
