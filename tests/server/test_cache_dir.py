@@ -53,5 +53,6 @@ def test_conversations_are_kept_for_their_owner_alone(serve: Serve, tmp_path: Pa
     server.complete("The module defines a class. " * 30)
     server.process.send_signal(number)
     server.process.send_signal(signal.SIGHUP)
-    assert server.process.wait(PATIENCE) == 128 + number
+    # Where both are pending, the kernel delivers the lower number first.
+    assert server.process.wait(PATIENCE) in (128 + number, 128 + signal.SIGHUP)
     assert [file.stat().st_mode & 0o777 for file in tmp_path.iterdir()] == [0o600]
