@@ -106,7 +106,10 @@ def manual() -> str:
 
 
 def prompt_ids(bundle: Bundle, file: Path | None, tokens: int) -> list[int]:
-    """The first `tokens` tokens of a text, by default Python's manual; ids beyond a (test) vocabulary wrap."""
+    """The first `tokens` tokens of a text, by default Python's manual. Ids beyond a (test) vocabulary wrap around.
+
+    Raises InputError for a text with fewer than 2 tokens.
+    """
     if file is None:
         from pydoc_data.topics import topics
 

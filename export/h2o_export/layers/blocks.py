@@ -71,7 +71,9 @@ def rotate_first(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def convolved(before: Tensor, x: Tensor, kernel: nn.Conv1d) -> Tensor:
-    """Causal convolution of each column alone: x [n, C], K - 1 rows before, weight [C, 1, K] → [n, C]."""
+    """Causal convolution of each column alone: x [n, C], K - 1 rows before, the kernel's weight [C, 1, K] and its
+    bias, if it has one → [n, C].
+    """
     n, seen, weight = x.shape[0], torch.cat((before, x)), kernel.weight
     summed = seen[:n] * weight[:, 0, 0]
     for i in range(1, weight.shape[2]):

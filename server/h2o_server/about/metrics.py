@@ -70,7 +70,7 @@ class Metrics:
                 if value is not None:
                     yield GaugeMetricFamily(f"{prefix}{name}", text, value=value)
 
-        self.registry.register(_Looked(families))
+        self.registry.register(_PerScrape(families))
 
     def by_slot(self, name: str, text: str, values: Callable[[], Sequence[float]]) -> None:
         """A value for each slot, looked up on each scrape."""
@@ -81,7 +81,7 @@ class Metrics:
                 family.add_metric([str(slot)], value)
             yield family
 
-        self.registry.register(_Looked(families))
+        self.registry.register(_PerScrape(families))
 
     def finished(self, outcome: str) -> None:
         """Count a request. outcome: stop, length, cancelled, failed; refused, left; invalid where it was answered
@@ -113,7 +113,7 @@ class Metrics:
 
 
 @dataclass(frozen=True)
-class _Looked(Collector):
+class _PerScrape(Collector):
     families: Callable[[], Iterator[GaugeMetricFamily]]
 
     def collect(self) -> Iterator[GaugeMetricFamily]:

@@ -9,13 +9,14 @@ import { Settings } from "./settings.js";
 import { SlotList } from "./slots.js";
 import { ServerStatus } from "./status.js";
 import { Stored } from "./storage.js";
-import { showSummary } from "./summary.js";
+import { Summary } from "./summary.js";
 import { Tabs } from "./tabs.js";
 
 const selected = new Stored("sessionStorage", "h2o-selected"); // the id of the conversation in view
 
 const memory = new MemoryPanel();
-const settings = new Settings(() => status.look(), () => showSummary(settings.summary()));
+const summary = new Summary();
+const settings = new Settings(() => status.look(), () => summary.show(settings.summary()));
 const composer = new Composer(send, keepUnsent, { current: () => tabs.current, onElsewhere: attachElsewhere });
 const tabs = new Tabs(makeConversation, switched);
 const status = new ServerStatus(meet);

@@ -3,13 +3,15 @@
 import { serverError } from "./api.js";
 import { byId } from "./dom.js";
 
-let latest = null; // the promise of the words that are to be shown
+export class Summary {
+  _latest = null; // the promise of the words that are to be shown
 
-/** words: a promise, of which only the latest is shown. */
-export async function showSummary(words) {
-  latest = words;
-  const [textContent, title] = await words.then((text) => [text, ""], instead);
-  if (latest === words) Object.assign(byId("summary"), { textContent, title });
+  /** words: a promise, of which only the latest is shown. */
+  async show(words) {
+    this._latest = words;
+    const [textContent, title] = await words.then((text) => [text, ""], instead);
+    if (this._latest === words) Object.assign(byId("summary"), { textContent, title });
+  }
 }
 
 /** What there is to show without words. Sending will tell of it, too. */
