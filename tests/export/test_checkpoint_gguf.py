@@ -63,18 +63,17 @@ def assert_equal_tensors(opened: Checkpoint, model: Any) -> None:
         torch.testing.assert_close(opened.tensor(name, shape), expected[name], rtol=0, atol=0)
 
 
+OFTEN = (Kind.F32, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_K)
+SELDOM = (Kind.F16, Kind.Q4_1, Kind.Q5_0, *(kind for kind in gguf_files.RANDOM if kind not in OFTEN))
 KINDS = [
-    *(
-        ("llama", kind)
-        for kind in (Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0)
-    ),
-    *(("llama", kind) for kind in gguf_files.RANDOM),
-    ("qwen2", Kind.Q8_0),
-    ("qwen3", Kind.Q4_0),
+    *(pytest.param("llama", kind, id=f"llama-{kind.name}") for kind in OFTEN),
+    *(pytest.param("llama", kind, id=f"llama-{kind.name}", marks=pytest.mark.nightly) for kind in SELDOM),
+    pytest.param("qwen2", Kind.Q8_0, id="qwen2-Q8_0"),
+    pytest.param("qwen3", Kind.Q4_0, id="qwen3-Q4_0"),
 ]
 
 
-@pytest.mark.parametrize(("family", "kind"), KINDS, ids=[f"{family}-{kind.name}" for family, kind in KINDS])
+@pytest.mark.parametrize(("family", "kind"), KINDS)
 def test_every_tensor_equals_transformers(
     folders: dict[str, Path], tmp_path: Path, family: str, kind: Kind
 ) -> None:
@@ -82,7 +81,7 @@ def test_every_tensor_equals_transformers(
     assert_equal_tensors(open_checkpoint(str(path)), transformers_model(path))
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("family", ["llama", pytest.param("qwen2", marks=pytest.mark.nightly)])
 def test_logits_and_greedy_tokens_equal_transformers(
     folders: dict[str, Path], tmp_path: Path, family: str
 ) -> None:
@@ -184,7 +183,7 @@ def test_a_text_for_integers_that_stay_as_they_are_is_refused(
     assert not (tmp_path / "bundle").exists()
 
 
-@pytest.mark.parametrize("kind", [Kind.Q4_1, Kind.Q4_K])
+@pytest.mark.parametrize("kind", [pytest.param(Kind.Q4_1, marks=pytest.mark.nightly), Kind.Q4_K])
 def test_int4_keeps_the_offsets_of_the_file(folders: dict[str, Path], tmp_path: Path, kind: Kind) -> None:
     path = gguf_files.write(folders["llama"], tmp_path / "model.gguf", kind)
     bundle = bundles.export(path, tmp_path / "bundle", weights="int4")

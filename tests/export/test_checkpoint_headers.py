@@ -17,7 +17,10 @@ from h2o_export.validation.soundness import check_checkpoint
 from h2o_runtime.errors import CheckpointError
 
 # Plain, fused, stacked in both orders, and with tables of all layers.
-ARRANGED = ("smollm3", "glm4", "qwen3_next", "gpt_oss", "gemma4", "gemma4-experts")
+ARRANGED = (
+    *("smollm3", "glm4", "qwen3_next", "gpt_oss", "gemma4"),
+    pytest.param("gemma4-experts", marks=pytest.mark.nightly),
+)
 
 
 def first_and_last(names: Iterable[str]) -> set[str]:

@@ -36,7 +36,7 @@ def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return Bundle.open(bundles.export(EXAMPLE, folder, weights=request.param))
 
 
-@pytest.mark.parametrize("sm", [86, 120])
+@pytest.mark.parametrize("sm", [86, pytest.param(120, marks=pytest.mark.nightly)])
 def test_dense_graphs_are_built_and_plans_hold_integers(rtx: Any, bundle: Bundle, sm: int) -> None:
     model = bundle.manifest.model
     limits = ProfileLimits.of(model, Query(), 512)

@@ -53,10 +53,8 @@ SAID: dict[str, dict[str, Any]] = {
 # What the layers decide, not their configuration alone: test_export_config_defaults.py reads all of them.
 OF_MODELS = (
     "a rotation without its default",
-    "a flag that Mistral has not",
     "a cap that Gemma 3 has not",
     "weights that always add up",
-    "tensor-parallel slices of a training",
 )
 
 

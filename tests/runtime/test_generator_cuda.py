@@ -39,7 +39,7 @@ POLICIES = {
     "window, query heads": prefill_of(**SMALL, score="window", window=12, heads="query", dense_tail=40),
 }
 
-OFTEN = ("full", "colsum", "query", "window, query heads")  # each score, and both kinds of heads
+OFTEN = ("colsum", "query", "window, query heads")  # each score, and both kinds of heads
 EACH_POLICY = [
     pytest.param(policy, id=name, marks=() if name in OFTEN else pytest.mark.nightly)
     for name, policy in POLICIES.items()
@@ -97,7 +97,7 @@ def test_a_request_equals_the_cpus(policy: PrefillPolicy[Any], cuda: Generator, 
     same_sets(cuda, cpu)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "int8"])
+@pytest.mark.parametrize("dtype", ["float16", pytest.param("int8", marks=pytest.mark.nightly)])
 def test_rows_that_are_stored_shorter(dtype: CacheDtype, bundle: Path, emulated_cuda: ModuleType) -> None:
     """Integers next to a half may be rounded either way, which the logits show."""
     logits = []
@@ -120,7 +120,7 @@ def test_pages_are_for_the_cpu(bundle: Path, emulated_cuda: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    "length", [1, 101, *(pytest.param(n, marks=pytest.mark.nightly) for n in (48, 49, 299))]
+    "length", [1, *(pytest.param(n, marks=pytest.mark.nightly) for n in (48, 49, 101, 299))]
 )
 def test_prompts_of_every_kind_of_length(length: int, cuda: Generator, cpu: Generator) -> None:
     ids = prompt(length)

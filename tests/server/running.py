@@ -109,7 +109,7 @@ class Server:
             except httpx.TransportError:
                 raise AssertionError(f"h2o-serve ended with {self.process.wait(5)}:\n{self.log}") from None
 
-        wait_for(ready)
+        wait_for(ready, pause=0.05)
 
     def stop(self) -> None:
         if self._http is not None:
@@ -168,7 +168,7 @@ class Server:
 
     def wait_until_idle(self) -> None:
         """Nobody is served and nobody waits."""
-        wait_for(lambda: self.metric("h2o_busy") == 0 and self.metric("h2o_queue_length") == 0)
+        wait_for(lambda: self.metric("h2o_busy") == 0 and self.metric("h2o_queue_length") == 0, pause=0.05)
 
     def _read(self, errors: int) -> None:
         with open(errors, encoding="utf-8", errors="replace") as lines:
@@ -218,12 +218,12 @@ def free_port() -> int:
     raise AssertionError("all ports are taken")
 
 
-def wait_for(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = PATIENCE, pause: float = 0.02) -> None:
     """Ask again and again; a busy machine only makes it slower."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)
+        time.sleep(pause)
 
 
 def request(method: str, path: str, body: bytes = b"", **headers: str) -> bytes:

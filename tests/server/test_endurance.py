@@ -27,7 +27,7 @@ def round_of_everything(server: Server, seed: int, requests: int) -> None:
     server.wait_until_idle()
 
 
-@pytest.mark.parametrize("requests", [7, pytest.param(30, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("requests", [4, pytest.param(30, marks=pytest.mark.nightly)])
 def test_after_all_of_it_the_server_is_what_it_was(serve: Serve, requests: int) -> None:
     """Afterwards memory varies by a few MiB. So the maximum of four rounds is compared with the minimum of
     the next four.

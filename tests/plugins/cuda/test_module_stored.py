@@ -60,7 +60,12 @@ class OnHost:
 
 
 FORMS = pytest.mark.parametrize(
-    ("dtype", "form"), [("float32", "float16"), ("float32", "int8"), ("float16", "int8")]
+    ("dtype", "form"),
+    [
+        pytest.param("float32", "float16", marks=pytest.mark.nightly),
+        ("float32", "int8"),
+        ("float16", "int8"),
+    ],
 )
 
 

@@ -31,7 +31,7 @@ def test_an_answer_is_read_whole_and_cut_anywhere(family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_answer_that_ends_early_is_read_the_same_in_pieces(family: str) -> None:
     dialect, answer, _, _, calls = FAMILIES[family]
-    for end in range(len(answer) % 2, len(answer), 2):
+    for end in range(len(answer) % 4, len(answer), 4):
         found = read(dialect, answer[:end], thinks=True)
         assert found == read(dialect, *answer[:end], thinks=True)
         names = [name for name, _ in found[2]]
