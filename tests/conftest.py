@@ -37,7 +37,7 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--mixes", type=int, default=1, help="random mixes of requests in each kind of cache")
+    parser.addoption("--mixes", type=int, default=2, help="random mixes of requests in each kind of cache")
     parser.addoption("--requests", type=int, default=50, help="random requests to servers of both kinds")
     parser.addoption("--schemas", type=int, default=40, help="random JSON schemas of answers")
 

@@ -33,8 +33,11 @@ def share() -> None:
     """From now on this process reads what any process has traced before, and writes what it traces.
 
     ONNX's library for torch is read once a process: 500 functions, whose source torch parses for each graph. And
-    torch asks its dispatcher once which operators there are, not 28 times a graph.
+    torch asks its dispatcher once which operators there are, not 28 times a graph. To look shapes up takes it
+    longer than to compute them, and nobody reads where in the source a node comes from.
     """
+    import torch._dynamo.config
+    import torch.fx.config
     from torch._export import utils
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
@@ -43,6 +46,8 @@ def share() -> None:
     names = vars(graphs)
     if not hasattr(names["trace"], "__wrapped__"):
         names["trace"] = _shared(names["trace"])
+        torch._dynamo.config.fake_tensor_cache_enabled = False
+        torch.fx.config.do_not_emit_stack_traces = True
         ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))
         utils._materialize_cpp_cia_ops = functools.cache(utils._materialize_cpp_cia_ops)
 

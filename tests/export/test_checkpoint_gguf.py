@@ -81,11 +81,8 @@ def test_every_tensor_equals_transformers(
     assert_equal_tensors(open_checkpoint(str(path)), transformers_model(path))
 
 
-@pytest.mark.parametrize("family", ["llama", pytest.param("qwen2", marks=pytest.mark.nightly)])
-def test_logits_and_greedy_tokens_equal_transformers(
-    folders: dict[str, Path], tmp_path: Path, family: str
-) -> None:
-    path = gguf_files.write(folders[family], tmp_path / "model.gguf", Kind.Q8_0)
+def test_logits_and_greedy_tokens_equal_transformers(folders: dict[str, Path], tmp_path: Path) -> None:
+    path = gguf_files.write(folders["llama"], tmp_path / "model.gguf", Kind.Q8_0)
     bundle, model = bundles.export(path, tmp_path / "bundle"), transformers_model(path)
     assert validate(bundle, open_checkpoint(str(path)), lambda stage: None).passed
     ids = bundles.random_ids(40)
@@ -183,9 +180,8 @@ def test_a_text_for_integers_that_stay_as_they_are_is_refused(
     assert not (tmp_path / "bundle").exists()
 
 
-@pytest.mark.parametrize("kind", [pytest.param(Kind.Q4_1, marks=pytest.mark.nightly), Kind.Q4_K])
-def test_int4_keeps_the_offsets_of_the_file(folders: dict[str, Path], tmp_path: Path, kind: Kind) -> None:
-    path = gguf_files.write(folders["llama"], tmp_path / "model.gguf", kind)
+def test_int4_keeps_the_offsets_of_the_file(folders: dict[str, Path], tmp_path: Path) -> None:
+    path = gguf_files.write(folders["llama"], tmp_path / "model.gguf", Kind.Q4_K)
     bundle = bundles.export(path, tmp_path / "bundle", weights="int4")
     model = Bundle.open(bundle).manifest.model
     assert model.weights is not None

@@ -40,12 +40,7 @@ def test_logits_of_8_bits_are_those_of_the_safetensors(tmp_path: Path, name: str
 
 
 # Layers with a state have heads of values of their own size: 24 elements are no whole blocks, 32 are one.
-DAILY = (("qwen3_5", 24), ("qwen3_5", 32), ("qwen3_next", 32))
-SIZES = [
-    pytest.param(name, size, marks=() if (name, size) in DAILY else pytest.mark.nightly)
-    for name in ("qwen3_5", "qwen3_5_moe", "qwen3_next")
-    for size in (24, 32)
-]
+SIZES = [("qwen3_5", 24), ("qwen3_5", 32), ("qwen3_next", 32)]
 
 
 @pytest.mark.parametrize(

@@ -128,11 +128,6 @@ def test_prompts_of_every_kind_of_length(length: int, cuda: Generator, cpu: Gene
     same(cuda.decode(3), cpu.decode(3))
 
 
-def test_log_probabilities(cuda: Generator, cpu: Generator) -> None:
-    ids, policy = prompt(110), POLICIES["window"]
-    np.testing.assert_allclose(cuda.logprobs(ids, policy), cpu.logprobs(ids, policy), atol=2e-5)
-
-
 def test_time_is_measured_by_kind_of_work(cuda: Generator) -> None:
     cuda.prefill(prompt(110), POLICIES["colsum"])
     timer = cuda.timer
