@@ -27,7 +27,10 @@ SEQUENCE = re.compile(
     rf"STG\S* {FENCE}{MEETING}ATOMG\.E\.INC\.STRONG\.GPU {MEETING}{FENCE}(?:LDG\S*\.STRONG\.GPU |STG\S* )+$"
 )
 
-pytestmark = pytest.mark.skipif(toolkit.missing() is not None, reason=str(toolkit.missing()))
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(toolkit.missing() is not None, reason=str(toolkit.missing())),
+]
 
 
 def memory_operations(sass: str) -> str:
@@ -36,7 +39,7 @@ def memory_operations(sass: str) -> str:
     return "".join(f"{name} " for name in re.findall(names, sass.replace(";", " ;")) if "DEPBAR" not in name)
 
 
-@pytest.mark.parametrize("architecture", [87, 90])
+@pytest.mark.parametrize("architecture", [87, pytest.param(90, marks=pytest.mark.nightly)])
 def test_the_last_block_sees_what_all_have_stored(architecture: int, tmp_path: Path) -> None:
     source = tmp_path / "parted.cu"
     source.write_text(PARTED)
