@@ -8,8 +8,10 @@ take its modules apart.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import functools
 import gc
+import hashlib
 import importlib
 import json
 import os
@@ -52,7 +54,7 @@ THEIR_LIBRARIES = (
     "transformers.models.llama.modeling_llama",
 )
 RATES: dict[str, Any] = {"flops": 1e11, "flops_by": "tests", "bandwidth": 1e10, "bandwidth_by": "tests"}
-SERVE = "from tests.forked import serve; serve({}, {})"
+SERVE = "from tests.forked import serve; serve({}, {!r}, {})"
 
 
 class Process:
@@ -109,11 +111,13 @@ class Process:
 
 
 class Forked:
-    """The process that is forked, started when first asked."""
+    """The process that is forked, started when a worker of pytest-xdist first asks at `place`, a socket's file."""
 
-    def __init__(self, environment: dict[str, str], *libraries: str) -> None:
+    def __init__(self, place: str, environment: dict[str, str], *libraries: str) -> None:
+        self._place = place
         self._environment = environment
         self._libraries = libraries
+        self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(
@@ -148,8 +152,8 @@ class Forked:
         self, name: str, words: list[str | bytes], source: int, out: int, err: int, code: str = ""
     ) -> Process:
         """`python -m h2o_cli.NAME WORDS` with these files as its streams, after `code` has run in it."""
-        if self._process is None:
-            self._start()
+        if self._socket is None:
+            self._socket = self._connected()
         ours, theirs = socket.socketpair()
         with tempfile.TemporaryFile() as request, theirs:
             request.write(json.dumps([code, name, *map(os.fsdecode, words)]).encode())
@@ -158,21 +162,32 @@ class Forked:
         return Process(ours)
 
     def close(self) -> None:
-        if self._process is not None:
+        if self._socket is not None:
             self._socket.close()
-            self._process.wait()
+        if self._process is not None:
+            self._process.wait()  # until no other worker asks it
 
-    def _start(self) -> None:
-        self._socket, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", SERVE.format(theirs.fileno(), self._libraries)],
-                pass_fds=[theirs.fileno()],
-                cwd=ROOT,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-            )
+    def _connected(self) -> socket.socket:
+        asked = socket.socket(socket.AF_UNIX)
+        with open(f"{self._place}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError, ConnectionRefusedError):
+                asked.connect(self._place)
+                return asked
+            Path(self._place).unlink(missing_ok=True)
+            with socket.socket(socket.AF_UNIX) as listening:
+                listening.bind(self._place)
+                listening.listen()
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", SERVE.format(listening.fileno(), self._place, self._libraries)],
+                    pass_fds=[listening.fileno()],
+                    cwd=ROOT,
+                    env=self._environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                )
+            asked.connect(self._place)
+        return asked
 
 
 def commands(name: str, **environment: str) -> Forked:
@@ -183,26 +198,42 @@ def commands(name: str, **environment: str) -> Forked:
 
 @functools.cache
 def _with_libraries(libraries: tuple[str, ...], environment: tuple[tuple[str, str], ...]) -> Forked:
-    forked = Forked({**os.environ, "HF_HUB_OFFLINE": "1", **dict(environment)}, *libraries)
+    session = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    key = hashlib.sha256(repr((session, libraries, environment)).encode()).hexdigest()[:16]
+    place = os.path.join(tempfile.gettempdir(), f"h2o-forked-{key}")
+    forked = Forked(place, {**os.environ, "HF_HUB_OFFLINE": "1", **dict(environment)}, *libraries)
     atexit.register(forked.close)
     return forked
 
 
-def serve(descriptor: int, libraries: tuple[str, ...]) -> None:
-    """In the process that is forked: start what the socket brings, until it is closed. Returns in no child."""
+def serve(descriptor: int, place: str, libraries: tuple[str, ...]) -> None:
+    """In the process that is forked: start what the sockets bring, until all are closed. Returns in no child."""
     _load(libraries)
-    with socket.socket(fileno=descriptor) as asked:
-        while True:
-            message, files, _, _ = socket.recv_fds(asked, 1, 5)
+    asking = [socket.socket(fileno=descriptor)]
+    while True:
+        for one in select.select(asking, [], [])[0]:
+            if one is asking[0]:
+                asking.append(one.accept()[0])
+                continue
+            message, files, _, _ = socket.recv_fds(one, 1, 5)
             if not message:
+                asking.remove(one)
+                one.close()
+                if len(asking) == 1:
+                    for file in (place, f"{place}.lock"):  # so that who comes later starts another process
+                        Path(file).unlink(missing_ok=True)
+                    if not select.select(asking, [], [], 0)[0]:
+                        return
+            elif os.fork() == 0:
+                for each in asking:
+                    each.close()
+                _keep(*files)
                 return
-            if os.fork() == 0:
-                break
             for file in files:
                 os.close(file)
-            while os.waitpid(-1, os.WNOHANG)[0]:  # there is one child at least, the keeper of now
+        with suppress(ChildProcessError):  # there is none yet, or no more
+            while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-    _keep(*files)
 
 
 def _keep(told: int, request: int, *streams: int) -> None:

@@ -25,7 +25,6 @@ from h2o_runtime.operators import CACHED_ATTENTION, PROMPT_ATTENTION
 from h2o_runtime.policies.decode.full import FullDecode
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query
-from h2o_runtime.sessions.saved import SavedSession, save_session
 
 LAYERS, CONTEXT = 5, 140
 FULL = Full(batch_size=32)
@@ -289,22 +288,6 @@ def test_pages_of_one_head_are_not_enough(
         delay(generator, 0)
         found = conversation(generator, 83, FULL)
     assert not np.array_equal(found, expected)
-
-
-def test_with_a_decode_policy_and_a_saved_session(bundle: Path, plain: Generator, tmp_path: Path) -> None:
-    with (
-        offloading(bundle, 2, tmp_path / "a", decoding=QUEST) as ours,
-        Generator.load(bundle, context=CONTEXT, threads=1, device="cpu", decoding=QUEST) as theirs,
-    ):
-        np.testing.assert_array_equal(conversation(ours, 40, SPARSE), conversation(theirs, 40, SPARSE))
-        save_session(ours.session, tmp_path / "session")
-        theirs.reset()
-        SavedSession.open(tmp_path / "session").load_into(theirs.session, SPARSE)
-        expected = theirs.decode(9)
-        np.testing.assert_array_equal(ours.decode(9), expected)
-        ours.reset()
-        SavedSession.open(tmp_path / "session").load_into(ours.session, SPARSE)
-        np.testing.assert_array_equal(ours.decode(9), expected)
 
 
 def test_several_conversations_wait(bundle: Path, plain: Generator, tmp_path: Path) -> None:

@@ -209,9 +209,7 @@ def test_a_full_disk_for_the_log_costs_only_the_log(tiny_bundle: Path) -> None:
 
         wait_for(ready)
         for _ in range(3):
-            answer = httpx.post(
-                f"{url}/v1/completions", json={"prompt": "Once", "max_tokens": 2}, verify=False
-            )
+            answer = httpx.post(f"{url}/v1/completions", json={"prompt": "Once", "max_tokens": 2})
             assert answer.status_code == 200
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) in (143, 120)  # 120: Python could not flush its standard streams
