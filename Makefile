@@ -188,7 +188,8 @@ sanitize: build/sanitize/configured
 	cmake --build build/sanitize --parallel $(JOBS)
 	ctest --test-dir build/sanitize --output-on-failure --no-tests=error
 
-build/%/configured: $(VENV)/installed
+# After pip's build, from which ccache has the kernels, and beside the packages, of which it needs none.
+build/%/configured: $(VENV)/kernels
 	@tools/need.sh gtest
 	cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -S . -B build/$* -DH2O_TESTS=ON $(CMAKE_ARGS) $(if $(filter sanitize,$*),-DH2O_SANITIZE=ON)
 	touch $@
