@@ -147,8 +147,15 @@ UNUSED = $(addprefix $(VENV)/lib/python3*/site-packages/,$(addprefix torch/,test
 $(VENV)/exporter: $(VENV)/kernels $(VENV)/packages
 	@touch $@
 
+# Large ones that need no others are unpacked beside them.
+LARGE = clang-format|playwright|ruff|smg|tensorrt-rtx-cu13-libs
+$(VENV)/large: pyproject.toml constraints.txt | $(VENV)/build-tools
+	@$(BIN)/python -m tools.requirements dev | grep -E '^($(LARGE))\>' > $@.txt
+	@$(PIP) --no-deps --requirement $@.txt
+	@touch $@
+
 # And what serves, measures and tests.
-$(VENV)/developer: $(VENV)/packages
+$(VENV)/developer: $(VENV)/packages $(VENV)/large
 	@$(BIN)/python -m tools.requirements serve bench dev > $@.txt
 	@$(PIP) --requirement $@.txt
 	@touch $@
