@@ -238,7 +238,7 @@ def test_nothing_is_allocated_once_sizes_have_been_met(
         return then
 
     with load(double) as generator:
-        generator.prefill(prompt(200), policy)
+        generator.prefill(prompt(120), policy)
         generator.decode(3)
         generator.decode(4)
         generator.reset()
@@ -249,7 +249,7 @@ def test_nothing_is_allocated_once_sizes_have_been_met(
                 (emulated_cuda.Stream, "synchronize"),
             ):
                 patch.setattr(owner, name, counted(name, getattr(owner, name)))
-            generator.prefill(prompt(200, 1), policy)
+            generator.prefill(prompt(120, 1), policy)
             for token in range(5):
                 generator.decode(token)
             assert calls == 6 * ["synchronize"]

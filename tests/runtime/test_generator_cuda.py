@@ -80,7 +80,7 @@ def same_sets(cuda: Generator, cpu: Generator) -> None:
 @pytest.mark.parametrize("policy", EACH_POLICY)
 def test_a_request_equals_the_cpus(policy: PrefillPolicy[Any], cuda: Generator, cpu: Generator) -> None:
     """Fresh, decoded, a conversation's long and short turns, a shared beginning: logits and memory sets."""
-    first = prompt(130)
+    first = prompt(160)
     same(cuda.prefill(first, policy), cpu.prefill(first, policy))
     same_sets(cuda, cpu)
     for token in (5, 6, 7, 8):
@@ -91,7 +91,7 @@ def test_a_request_equals_the_cpus(policy: PrefillPolicy[Any], cuda: Generator, 
     turn = np.concatenate([turn, prompt(7, 2)])
     same(cuda.prefill(turn, policy), cpu.prefill(turn, policy))
     same(cuda.decode(9), cpu.decode(9))
-    other = np.concatenate([first[:120], prompt(40, 3)])
+    other = np.concatenate([first[:150], prompt(40, 3)])
     same(cuda.prefill(other, policy), cpu.prefill(other, policy))
     assert cuda.reused == cpu.reused > 0
     same_sets(cuda, cpu)
