@@ -108,7 +108,7 @@ def test_a_peer_that_is_not_installed_is_named(h2o: Run, tiny_bundle: Path) -> N
 
 def test_a_stopped_measurement_keeps_its_rows(start_h2o: Start, tiny_bundle: Path, tmp_path: Path) -> None:
     table = tmp_path / "rows.csv"
-    flags = ("--lengths", "96,1000", *SMALL[2:], "--repetitions", 30, "--json", "--csv", table)
+    flags = ("--lengths", "96,1000", *SMALL[2:], "--repetitions", 12, "--json", "--csv", table)
     process = start_h2o("bench", "prefill", tiny_bundle, *flags)
     while not (table.exists() and ",1,1000," in table.read_text()):
         assert process.poll() is None
@@ -118,8 +118,8 @@ def test_a_stopped_measurement_keeps_its_rows(start_h2o: Start, tiny_bundle: Pat
     assert (process.returncode, out, err) == (129, b"", b"stopped\n")
     rows = list(csv.DictReader(io.StringIO(table.read_text(encoding="utf-8"))))
     done = {(row["length"], row["name"]): int(row["repetitions"]) for row in rows}
-    assert done["96", "h2o"] == done["96", "full"] == 30
-    assert 0 < done["1000", "h2o"] < 30
+    assert done["96", "h2o"] == done["96", "full"] == 12
+    assert 0 < done["1000", "h2o"] < 12
 
 
 def test_lengths_beyond_the_trained_context_are_told(h2o: Run, shared_folder: Path) -> None:
