@@ -26,6 +26,7 @@ def export(
     bundle: Path,
     dtype: Literal["float32", "float16"] = "float32",
     context: int | None = None,
+    adapter: Path | None = None,
     **options: Any,
 ) -> Path:
     """Export a checkpoint folder, without validation, and return the bundle's folder."""
@@ -37,7 +38,7 @@ def export(
     options.setdefault("calibrated", "calibrate" in options)  # it takes seconds
     chosen = ExportOptions(checkpoint=str(checkpoint), output=bundle, dtype=dtype, **options)
     with staged_folder(bundle, chosen.force) as folder:
-        opened = open_checkpoint(str(checkpoint), context)
+        opened = open_checkpoint(str(checkpoint), context, adapter=adapter)
         write_bundle(opened, chosen, folder, progress=lambda stage: None)
     return bundle
 

@@ -244,7 +244,8 @@ def _reference(bundle: Bundle, named: str | None) -> tuple[Checkpoint | None, li
     if named is None and not Path(origin.source).exists():
         return None, [f"no comparison with transformers: {origin.source} is not here; give --checkpoint"]
     context = bundle.manifest.model.max_position_embeddings
-    checkpoint = open_checkpoint(named or origin.source, context)
+    adapter = None if origin.adapter is None else Path(origin.adapter)
+    checkpoint = open_checkpoint(named or origin.source, context, adapter=adapter)
     if checkpoint.sha256() != origin.sha256:
         raise CheckpointError(
             f"{checkpoint.source} is not the checkpoint that {bundle.folder} was exported from (its hash differs): "

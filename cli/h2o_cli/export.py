@@ -26,6 +26,7 @@ from h2o_cli.common import (
 from h2o_cli.effects import NotBeside, needing
 from h2o_cli.extras import needs_export
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
+from h2o_cli.model_options import chat_template_option
 from h2o_cli.output_path import OutputPath
 from h2o_cli.policy_options import chosen_prefill, prefill_options
 from h2o_cli.progress import stages
@@ -119,6 +120,15 @@ _weight_options = grouped(
         "prints all there are.",
     ),
 )
+_checkpoint_options = grouped(
+    Group.WEIGHTS,
+    click.option(
+        "--adapter",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        help="Folder of a LoRA adapter of peft's, which is merged into the weights.",
+    ),
+    chat_template_option,
+)
 _output_options = grouped(
     Group.OUTPUT,
     click.option(
@@ -148,6 +158,7 @@ _output_options = grouped(
 @version_option
 @click.argument("checkpoint")
 @_weight_options
+@_checkpoint_options
 @prefill_options
 @_output_options
 def main(
@@ -155,6 +166,8 @@ def main(
     output: Path | None,
     dtype: Any,
     weights: WeightSettings,
+    adapter: Path | None,
+    chat_template: Path | None,
     dry_run: bool,
     context: int | None,
     validate: bool,
@@ -180,7 +193,9 @@ def main(
     )
     if not dry_run:
         check_output(options.output, force)
-    opened = checkpoints.open_checkpoint(checkpoint, context, download=True)
+    opened = checkpoints.open_checkpoint(
+        checkpoint, context, download=True, adapter=adapter, chat_template=chat_template
+    )
     if dry_run:
         from h2o_export.preview import preview_export
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, make_dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import click
@@ -154,6 +155,11 @@ decode_options = grouped(
         help='What a generated token sees: a policy and its settings, such as "quest budget=2048". help prints all '
         "there are.",
     ),
+)
+chat_template_option = click.option(
+    "--chat-template",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A Jinja file, in place of the model's own chat template.",
 )
 _CACHE = click.option(
     "--cache",

@@ -14,7 +14,13 @@ from h2o_cli import usage
 from h2o_cli.common import verbose_option
 from h2o_cli.effects import Beside, needing
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
-from h2o_cli.model_options import load_arguments, model_options, on_device, speculate_option
+from h2o_cli.model_options import (
+    chat_template_option,
+    load_arguments,
+    model_options,
+    on_device,
+    speculate_option,
+)
 from h2o_cli.output_path import OutputPath
 from h2o_cli.policy_options import chosen_prefill, prefill_options
 from h2o_cli.settings_text import SettingsText
@@ -131,6 +137,7 @@ _server_options = grouped(
         show_default=True,
         help="How the model writes calls of functions, and how it is told to; auto: as its chat template shows.",
     ),
+    chat_template_option,
     click.option(
         "--pooling",
         type=click.Choice([pooling.value for pooling in Pooling]),
@@ -239,6 +246,7 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
         "folder_bytes": limit * _MIB if (limit := flags.pop("cache_dir_limit")) else LoadOptions.folder_bytes,
         "folder_shared": flags.pop("cache_dir_shared"),
         "speculate": flags.pop("speculate"),
+        "chat_template": flags.pop("chat_template"),
     }
 
     dialect: str = flags.pop("dialect")

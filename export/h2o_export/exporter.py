@@ -203,7 +203,7 @@ def write_bundle(
     manifest = Manifest(
         created_by=_versions(),
         opset={"": opset, DOMAIN: VERSION},
-        checkpoint=CheckpointSpec(source=_source(checkpoint), sha256=checkpoint.sha256()),
+        checkpoint=_checkpoint_spec(checkpoint),
         model=model,
         prefill=options.prefill,
         graphs=tuple(graphs),
@@ -238,9 +238,14 @@ def _with_learned(model: ModelSpec, checkpoint: Checkpoint) -> ModelSpec:
     return model.model_copy(update={"layer_specs": tuple(specs)})
 
 
-def _source(checkpoint: Checkpoint) -> str:
-    """How to find the checkpoint again: a hub name unchanged, a path as an absolute path."""
-    return str(Path(checkpoint.source).resolve()) if Path(checkpoint.source).exists() else checkpoint.source
+def _checkpoint_spec(checkpoint: Checkpoint) -> CheckpointSpec:
+    """How to find the checkpoint again: a hub name unchanged, paths as absolute paths."""
+    source, adapter = Path(checkpoint.source), checkpoint.adapter_folder
+    return CheckpointSpec(
+        source=str(source.resolve()) if source.exists() else checkpoint.source,
+        sha256=checkpoint.sha256(),
+        adapter=None if adapter is None else str(adapter.resolve()),
+    )
 
 
 def _versions() -> dict[str, str]:

@@ -91,7 +91,12 @@ class TextModel:
             generator.bundle.held.hold([Tokenizer.FILE])  # grammars read it later
             template: ChatTemplate | BundleError
             try:
-                template = ChatTemplate.load(path)
+                named = options.chat_template
+                template = (
+                    ChatTemplate.load(path)
+                    if named is None
+                    else ChatTemplate.read(named, tokenizer.special_tokens)
+                )
             except BundleError as error:
                 log.info("no chat template: %s", error)
                 template = error

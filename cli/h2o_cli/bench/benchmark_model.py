@@ -44,6 +44,8 @@ class BenchmarkModel:
         manifest = Manifest.read(Path(name))
         known = checkpoint or Path(manifest.checkpoint.source)
         found = known if is_gguf(known) or (known / "config.json").is_file() else None
+        if manifest.checkpoint.adapter is not None and checkpoint is None:
+            found = None  # peers would have other weights
         if checkpoint and not found:
             raise BundleError(
                 f"{checkpoint}: no GGUF file and no folder with a config.json, so this is not a checkpoint"

@@ -11,7 +11,13 @@ import click
 from h2o_cli.common import argument_text, json_option, print_json, start_logging, verbose_option
 from h2o_cli.effects import Beside, needing
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
-from h2o_cli.model_options import load_arguments, model_options, on_device, speculate_option
+from h2o_cli.model_options import (
+    chat_template_option,
+    load_arguments,
+    model_options,
+    on_device,
+    speculate_option,
+)
 from h2o_cli.policy_options import chosen_prefill, prefill_options
 from h2o_cli.run.conversation import converse, opening
 from h2o_cli.run.prompt import STDIN, PromptSource, is_piped
@@ -87,6 +93,7 @@ _prompt_options = grouped(
     needing(
         Beside("chat"),
         click.option("--system", metavar="TEXT", help="The conversation's system message."),
+        chat_template_option,
     ),
 )
 _answer_options = grouped(
@@ -153,14 +160,14 @@ def main(
     chosen = chosen_prefill(default, flags)
     settings = _settings(flags)
     text = shown.source.read() if shown.source else None
-    speculate = flags.pop("speculate")
-    arguments = on_device(load_arguments(flags), manifest, chosen or default)
+    of_text = {name: flags.pop(name) for name in ("speculate", "chat_template")}
+    arguments = on_device(load_arguments(flags), manifest, chosen or default) | of_text
     if chosen is not None:
         settings = replace(settings, prefill=policy_on_device(chosen, arguments["device"]))
     elif cache.loaded is not None:  # the session goes on under its own
         settings = replace(settings, prefill=default)
     with (
-        TextModel.load(bundle, **arguments, speculate=speculate) as model,
+        TextModel.load(bundle, **arguments) as model,
         Stop.of_command().noted(),
         cache.around(model.generator, settings.prefill or manifest.prefill),
     ):

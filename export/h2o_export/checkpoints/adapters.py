@@ -23,11 +23,12 @@ def check_without_adapter(folder: Path, source: str) -> None:
     weights = [file for file in folder.glob("*.safetensors") if not file.name.startswith(_WEIGHTS)]
     if weights and (folder / "config.json").is_file():
         raise CheckpointError(
-            f"{source}: has an adapter beside the model ({CONFIG}), which an export does not apply; merge it "
-            f"first: {_MERGE}; or remove its files to export the model without it"
+            f"{source}: has an adapter beside the model ({CONFIG}); merge it by `adapter`, which takes its folder, "
+            "or remove its files to export the model without it"
         )
     raise CheckpointError(
-        f"{source}: is an adapter for {_base_model(folder)}, not a model; merge it first: {_MERGE}"
+        f"{source}: is an adapter for {_base_model(folder)}, not a model; export that model, and name this folder by "
+        "`adapter`"
     )
 
 

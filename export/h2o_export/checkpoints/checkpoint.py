@@ -73,6 +73,11 @@ class Checkpoint(ABC):
         return None
 
     @property
+    def adapter_folder(self) -> Path | None:
+        """Of the adapter that is merged into the weights of its files."""
+        return None
+
+    @property
     def embedding(self) -> EmbeddingSpec:
         """How the model pools hidden states to an embedding."""
         return EmbeddingSpec()

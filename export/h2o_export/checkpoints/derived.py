@@ -49,6 +49,10 @@ class DerivedCheckpoint(Checkpoint):
         return self.original.tokenizer_file
 
     @property
+    def adapter_folder(self) -> Path | None:
+        return self.original.adapter_folder
+
+    @property
     def embedding(self) -> EmbeddingSpec:
         return self.original.embedding
 

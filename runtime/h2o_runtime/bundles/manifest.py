@@ -99,8 +99,11 @@ class EmbeddingSpec(Strict):
 
 
 class CheckpointSpec(Strict):
+    """adapter  the folder of the adapter that was merged into it; `sha256` is then of both"""
+
     source: str
     sha256: str
+    adapter: str | None = None
 
 
 class TokenCheck(Strict):

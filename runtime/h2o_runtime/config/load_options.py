@@ -56,6 +56,7 @@ class LoadOptions:
     folder_bytes  most bytes that they take there
     folder_shared whether other processes use the folder: sessions are written as soon as they have grown
     packed_weights  folder for weights as a CPU reads them: later starts map them, and processes share the memory
+    chat_template of conversations in a TextModel, a Jinja file; None is the bundle's own
     verify        first compare every file's content with its hash in the manifest
     """
 
@@ -78,6 +79,7 @@ class LoadOptions:
     folder_bytes: int = 4 << 30
     folder_shared: bool = False
     packed_weights: str | Path | None = None
+    chat_template: Path | None = None
     verify: bool = False
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from h2o_runtime.errors import BackendError, BundleError, InputError
-from h2o_runtime.files.inputs import confined
+from h2o_runtime.files.inputs import confined, read_input
 from h2o_runtime.killable import Killable
-from h2o_runtime.text.files import REMEDY, read_json, read_text, special_tokens
+from h2o_runtime.text.files import REMEDY, decode_utf8, read_json, read_text, special_tokens
 from h2o_runtime.text.render_process import DONE, FAILED, MEMORY, REFUSED, SECONDS
 
 SCRIPT = Path(__file__).with_name("render_process.py")
@@ -106,8 +106,13 @@ class ChatTemplate:
     source: the file that the template came from, for messages. texts: Jinja source by name.
     """
 
+    FILE = "chat_template.jinja"
+
     def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str], source: str) -> None:
-        """templates: Jinja source by name. special_tokens: text by role, as {"bos_token": "<s>"}."""
+        """templates: Jinja source by name. special_tokens: text by role, as {"bos_token": "<s>"}.
+
+        Raises BundleError for a template that cannot be compiled.
+        """
         self.source = source
         self.texts = dict(templates)
         self._special_tokens = dict(special_tokens)
@@ -125,16 +130,25 @@ class ChatTemplate:
         damaged.
         """
         folder = Path(folder)
-        source, templates = folder / "chat_template.jinja", _from_files(folder)
+        source, templates = folder / cls.FILE, _from_files(folder)
         if not templates:
             source = folder / "tokenizer_config.json"
             templates = _from_config((read_json(source) or {}).get("chat_template"), source)
         if not templates:
             raise BundleError(
                 f"{folder} has no chat template, so it is probably a base model: give a plain prompt instead "
-                "of a conversation, or put a chat_template.jinja into the folder"
+                "of a conversation, or load it with `chat_template`"
             )
         return cls(templates, special_tokens(folder), str(source))
+
+    @classmethod
+    def read(cls, file: Path, special_tokens: Mapping[str, str]) -> ChatTemplate:
+        """The template in `file`, which no checkpoint names. Raises InputError."""
+        text = decode_utf8(read_input(file), str(file))
+        try:
+            return cls({"default": text}, special_tokens, str(file))
+        except BundleError as error:
+            raise InputError(str(error).removesuffix(f": {REMEDY}")) from error
 
     def render(
         self,
@@ -224,7 +238,7 @@ def _from_files(folder: Path) -> dict[str, str]:
     """Templates in separate files, by name."""
     further = sorted((folder / "additional_chat_templates").glob("*.jinja"))
     paths = {path.stem: confined(folder, str(path.relative_to(folder))) for path in further}
-    paths["default"] = folder / "chat_template.jinja"
+    paths["default"] = folder / ChatTemplate.FILE
     texts = {name: read_text(path) for name, path in paths.items()}
     return {name: text for name, text in texts.items() if text is not None}
 
