@@ -35,6 +35,7 @@ def export(
     from h2o_export.staging import staged_folder
 
     traces.share()
+    options.setdefault("weights", "float")
     options.setdefault("calibrated", "calibrate" in options)  # it takes seconds
     chosen = ExportOptions(checkpoint=str(checkpoint), output=bundle, dtype=dtype, **options)
     with staged_folder(bundle, chosen.force) as folder:

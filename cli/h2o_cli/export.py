@@ -35,7 +35,7 @@ from h2o_export.staging import check_output, staged_folder
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest, TensorSpec, TokenCheck, Validation
 from h2o_runtime.components.options import Configuration, option
 from h2o_runtime.errors import ConfigError, OutputError, unimportable
-from h2o_runtime.model_spec import ModelSpec
+from h2o_runtime.model_spec import ModelSpec, WeightSpec
 from h2o_runtime.ort.cuda import import_onnxruntime
 from h2o_runtime.policies.prefill import Query
 from h2o_runtime.process import uncollected
@@ -53,8 +53,10 @@ class WeightSettings(Configuration):
 
     title: ClassVar[str] = "how weight matrices are stored"
 
-    weights: Literal["float", "int8", "int4"] = option(
-        "float", "format of matrices: float is --dtype; integers have a scale per block"
+    weights: Literal["stored", "float", "int8", "int4"] = option(
+        "stored",
+        "format of matrices: stored is that of the checkpoint, matrix by matrix; float is --dtype; integers have a "
+        "scale per block",
     )
     block_size: int = option(32, "integers that share a scale: 16, 32, 64, 128 or 256")
     head: Literal["auto", "float", "int8", "int4"] = option(
@@ -78,9 +80,9 @@ class WeightSettings(Configuration):
     def idle(self) -> dict[str, str]:
         """Settings that change nothing, and why."""
         reasons = {}
-        if self.weights == "float":
+        if self.weights in ("stored", "float"):
             reasons["calibrate"] = "needs weights int8 or int4"
-        if not {self.weights, self.head} & {"int8", "int4"}:
+        if not {self.weights, self.head} & {"stored", "int8", "int4"}:
             reasons["block_size"] = "needs weights or a head of int8 or int4"
         return reasons
 
@@ -116,8 +118,8 @@ _weight_options = grouped(
         "--weights",
         type=SettingsText(WeightSettings, first="weights"),
         default=WeightSettings(),
-        help='Format of weight matrices, float, int8 or int4, and its settings, such as "int4 block_size=64"; help '
-        "prints all there are.",
+        help='Format of weight matrices, stored, float, int8 or int4, and its settings, such as '
+        '"int4 block_size=64"; help prints all there are.',
     ),
 )
 _checkpoint_options = grouped(
@@ -204,7 +206,7 @@ def main(
     from h2o_export.memory import warn_of_work
 
     warn_of_work(opened.plan, options, validate)
-    steps = exporter.count_stages(opened.plan, options, validate)
+    steps = exporter.count_stages(opened, options, validate)
     with stages("checkpoint", steps, 28) as stage, staged_folder(options.output, force) as folder:
         manifest = exporter.write_bundle(opened, options, folder, stage)
         if validate:
@@ -296,7 +298,16 @@ def _weights(model: ModelSpec) -> str:
     if model.weights is None or not model.weights.quantized:
         return model.dtype
     w = model.weights
-    return f"{w.projections} (head {w.head}) with a scale every {w.block_size}, activations {model.dtype}"
+    return f"{_shares(w)} (head {w.head}) with a scale every {w.block_size}, activations {model.dtype}"
+
+
+def _shares(weights: WeightSpec) -> str:
+    """Formats of layers' matrices, the commonest first, with their shares of the weights, if there are several."""
+    formats = sorted(weights.formats.items(), key=lambda item: -item[1].elements)
+    whole = sum(share.elements for _, share in formats)
+    if len(formats) < 2:
+        return weights.projections
+    return ", ".join(f"{share.elements / whole:.0%} {name}" for name, share in formats)
 
 
 def _distinct(graphs: Sequence[GraphSpec]) -> Iterator[tuple[str, GraphSpec]]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import math
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,16 +20,14 @@ from h2o_export.dense.experts import UNGATED
 from h2o_export.dense.graphs import (
     DenseExporter,
     all_dense_graphs,
-    checkpoint_tensors,
+    matrices_of_layers,
     parameter_count,
     weight_spec,
 )
-from h2o_export.formats import BLOCK_SIZE, MatrixFormats, choose_formats
+from h2o_export.formats import BLOCK_SIZE, STORED, DType, MatrixFormats, choose_formats, stored_format
 from h2o_export.formats.blocks import OPSET as BLOCKS_OPSET
-from h2o_export.formats.offsets import holds_offsets
 from h2o_export.operators import DOMAIN, VERSION
 from h2o_export.operators.opset import OPSET
-from h2o_export.plan import Plan
 from h2o_export.policies import model_graphs
 from h2o_export.validation.soundness import check_checkpoint
 from h2o_runtime.bundles.manifest import CheckpointSpec, FileSpec, GraphSpec, Manifest, file_sha256
@@ -38,7 +38,7 @@ from h2o_runtime.policies.prefill import PrefillPolicy, Query
 __all__ = ["ExportOptions", "model_spec", "write_bundle"]
 
 LIBRARIES = ("h2o-edge", "torch", "transformers", "onnx", "onnxscript", "onnxruntime", "safetensors", "gguf")
-FIRST_LAYER = "model.layers.0."
+CALIBRATED = ("int8", "int4")  # formats of `weights`; others keep what there is
 Progress = Callable[[str], None]
 
 
@@ -46,7 +46,7 @@ Progress = Callable[[str], None]
 class ExportOptions:
     """What to export and where to. `force` replaces an existing output folder, once the new one is complete.
 
-    weights       a key of FORMATS, for the matrices of layers
+    weights       a key of FORMATS, for the matrices of layers, or STORED: each as the checkpoint has it
     block_size    weights that share a scale, where the format has blocks
     head_weights  another key for the head; None: see `choose_formats`
     calibrate     a text whose activations integer weights are made for; None: Python's manual
@@ -58,44 +58,44 @@ class ExportOptions:
     dtype: Literal["float32", "float16"] = "float32"
     prefill: PrefillPolicy[Any] = field(default_factory=Query)
     force: bool = False
-    weights: str = "float"
+    weights: str = STORED
     block_size: int = BLOCK_SIZE
     head_weights: str | None = None
     calibrate: Path | None = None
     calibrated: bool = True
 
     def __post_init__(self) -> None:
-        if self.calibrate is not None and (self.weights == "float" or not self.calibrated):
+        if self.calibrate is not None and (self.weights not in CALIBRATED or not self.calibrated):
             raise ConfigError(
                 "calibrate needs integer weights that are calibrated: leave it out, or take int8 or int4",
                 field="calibrate",
             )
-        if self.block_size != BLOCK_SIZE and not self.quantized:
+        if self.block_size != BLOCK_SIZE and {self.weights, self.head_weights or "float"} == {"float"}:
             raise ConfigError(
                 "block_size needs integer weights: leave it out, or take int8 or int4",
                 field="block_size",
             )
 
-    @property
-    def quantized(self) -> bool:
-        return {self.weights, self.head_weights or "float"} != {"float"}
+    def formats(self, checkpoint: Checkpoint) -> MatrixFormats:
+        """`int4` keeps the offsets of the checkpoint's own 4-bit blocks. Raises ConfigError."""
+        plan, common = checkpoint.plan, self.weights
+        own: dict[str, str] = {}
+        if common in (STORED, "int4"):
+            kinds = matrices_of_layers(plan)
+            own = {name: stored_format(checkpoint.integers(name), self.block_size) for name in kinds}
+            if common == "int4":
+                own = {name: form if form == "int4+offset" else "int4" for name, form in own.items()}
+            sizes: Counter[str] = Counter()
+            for name, form in own.items():
+                sizes[form] += math.prod(kinds[name])
+            common = sizes.most_common(1)[0][0]
+        named = {name: form for name, form in own.items() if form != common}
+        return choose_formats(self.dtype, common, self.block_size, self.head_weights, plan.config.tied, named)
 
-    def of(self, checkpoint: Checkpoint) -> ExportOptions:
-        """The same for a checkpoint of its own kind: int4 keeps the offsets of the checkpoint's 4-bit
-        blocks.
-        """
-        names = [name for name in checkpoint_tensors(checkpoint.plan) if name.startswith(FIRST_LAYER)]
-        offsets = self.weights == "int4" and holds_offsets(checkpoint, names, self.block_size)
-        return replace(self, weights="int4+offset") if offsets else self
 
-    def formats(self, config: ModelConfig) -> MatrixFormats:
-        """Raises ConfigError."""
-        return choose_formats(self.dtype, self.weights, self.block_size, self.head_weights, config.tied)
-
-
-def model_spec(plan: Plan, options: ExportOptions) -> ModelSpec:
-    """The part of the model's configuration that the runtime needs. Raises ConfigError."""
-    config, dtype, formats = plan.config, options.dtype, options.formats(plan.config)
+def model_spec(checkpoint: Checkpoint, dtype: DType, formats: MatrixFormats) -> ModelSpec:
+    """The part of the model's configuration that the runtime needs."""
+    plan, config = checkpoint.plan, checkpoint.config
     specs = tuple(layer.spec for layer in plan.layers)
     first = specs[0]
     fields: dict[str, Any] = {}
@@ -115,7 +115,7 @@ def model_spec(plan: Plan, options: ExportOptions) -> ModelSpec:
         tied=config.tied,
         scale=first.scale,
         dtype=dtype,
-        weights=weight_spec(plan, dtype, formats),
+        weights=weight_spec(checkpoint, dtype, formats),
         experts=_experts_spec(config),
         layer_embedding=config.layer_embedding.size if config.layer_embedding else 0,
         draft=plan.draft.layers[0].spec if plan.draft else None,
@@ -145,11 +145,16 @@ def _matrices(config: ModelConfig) -> Literal[2, 3]:
     return 2 if config.activation == UNGATED else 3
 
 
-def count_stages(plan: Plan, options: ExportOptions, validated: bool) -> int:
+def count_stages(checkpoint: Checkpoint, options: ExportOptions, validated: bool) -> int:
     """How often `progress` is called while a bundle is written, and while it is `validated`."""
+    plan = checkpoint.plan
     small = sum(bool(kind.small_graphs(plan.config, options.dtype)) for kind in plan.kinds)
     written = options.calibrated + len(all_dense_graphs(plan)) + small + 3
-    return written + (len(plan.layers) + 2 + options.quantized if validated else 0)
+    return written + (len(plan.layers) + 2 + _rounds(options.formats(checkpoint)) if validated else 0)
+
+
+def _rounds(formats: MatrixFormats) -> bool:
+    return formats.block_size is not None
 
 
 def _experts_spec(config: ModelConfig) -> ExpertsSpec | None:
@@ -174,18 +179,21 @@ def write_bundle(
     Raises CheckpointError before anything is written if the checkpoint contradicts itself.
     """
     check_checkpoint(checkpoint)
-    options = options.of(checkpoint)
+    original = checkpoint
     files: dict[str, FileSpec] = {}
-    formats = options.formats(checkpoint.config)
+    formats = options.formats(checkpoint)
     if options.calibrated:
         progress("calibration")
-        checkpoint = calibrate(checkpoint, formats, options.calibrate, folder)
+        if options.weights in CALIBRATED:
+            checkpoint = calibrate(checkpoint, formats, options.calibrate, folder)
     dense = DenseExporter(checkpoint, options.dtype, formats, folder)
     graphs: list[GraphSpec] = list(dense.export(progress))
     files.update(dense.files)
     progress("attention graphs")
-    model = _with_learned(_with_rounding(model_spec(checkpoint.plan, options), checkpoint), checkpoint)
-    opset = BLOCKS_OPSET if options.weights != "float" else OPSET
+    model = _with_learned(
+        _with_rounding(model_spec(original, options.dtype, formats), checkpoint), checkpoint
+    )
+    opset = BLOCKS_OPSET if formats.block_size is not None else OPSET
     for graph in model_graphs(options.prefill, model):
         _set_opset(graph.model, opset)
         onnx.checker.check_model(graph.model, full_check=True)

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 
 from h2o_export.dense.graphs import checkpoint_tensors
-from h2o_export.exporter import ExportOptions
+from h2o_export.exporter import CALIBRATED, ExportOptions
 from h2o_export.plan import Plan
 from h2o_runtime.process import warn_of_little_memory
 
@@ -28,7 +28,7 @@ def warn_of_work(plan: Plan, options: ExportOptions, validate: bool) -> None:
     """Where an export takes more memory than is free. To calibrate and to compare, layers are computed."""
     less = {
         "--no-validate": validate,
-        "calibrate=none in --weights": options.weights != "float" and options.calibrated,
+        "calibrate=none in --weights": options.weights in CALIBRATED and options.calibrated,
     }
     chosen = [flag for flag, takes in less.items() if takes]
     remedy = f"{' with '.join(chosen)} takes less" if chosen else "end other programs"

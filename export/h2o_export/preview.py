@@ -71,8 +71,8 @@ def preview_export(
     Raises CheckpointError for a checkpoint that contradicts itself, as the export would.
     """
     check_checkpoint(checkpoint)
-    plan, options = checkpoint.plan, options.of(checkpoint)
-    model = model_spec(plan, options)
+    plan = checkpoint.plan
+    model = model_spec(checkpoint, options.dtype, options.formats(checkpoint))
     context = context or min(plan.config.max_position_embeddings, 8192)
     graphs = [dense_spec(dense, plan, options.dtype) for dense in all_dense_graphs(plan)]
     for number, layer in enumerate(plan.layers):

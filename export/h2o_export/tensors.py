@@ -14,6 +14,18 @@ from h2o_runtime.errors import CheckpointError
 
 
 @dataclass(frozen=True)
+class Integers:
+    """What a file holds of a matrix: integers of 4 bits, or of more, which 8 hold.
+
+    block_size  None: no block can be taken unchanged
+    """
+
+    bits: Literal[4, 8]
+    offsets: bool
+    block_size: int | None
+
+
+@dataclass(frozen=True)
 class QuantizedTensor:
     """A matrix [N, K], N rows of results: q · scale in each block of a row, and the block's offset if it has one.
 

@@ -15,10 +15,22 @@ from h2o_runtime.limits import MAX_LAYERS, MAX_SIZE
 DRAFTED_SHARE, LEAST_DRAFTED = 4, 32_768  # of a vocabulary: see `ModelSpec.drafted_tokens`
 
 
+class FormatShare(Spec):
+    """What matrices of layers have one format: their number, how many of them are integers that the checkpoint's
+    files hold unchanged, and the number of weights.
+    """
+
+    matrices: int = Field(ge=0)
+    kept: int = Field(ge=0)
+    elements: int = Field(ge=0)
+
+
 class WeightSpec(Spec):
     """The format of a bundle's weights, and their size on disk.
 
-    projections  format of the matrices of layers: float32, float16, int8 or int4
+    projections  format of the matrices of layers, or of most of them: float32, float16, int8, int4 or int4+offset
+    named        formats of the other matrices of layers, by the names that transformers gives them
+    formats      of matrices of layers, with their shares
     head         format of the head; if it is tied, of the embedding
     block_size   weights that share a scale, None for floats
     compensated  whether layers were rounded for the activations of a text, or each weight to nearest
@@ -27,6 +39,8 @@ class WeightSpec(Spec):
     """
 
     projections: str
+    named: dict[str, str] = Field(default_factory=dict)
+    formats: dict[str, FormatShare] = Field(default_factory=dict)
     head: str
     block_size: int | None = None
     compensated: bool = False

@@ -149,7 +149,7 @@ class Entry:
     def weights(self) -> str:
         """The format of the bundle's matrices."""
         model = self.model.manifest.model
-        return model.weights.projections if model.weights else model.dtype
+        return model.weights.projections.removesuffix("+offset") if model.weights else model.dtype
 
 
 def models(entry: Entry, peers: tuple[str, ...], decoding: bool) -> list[Contestant]:
@@ -207,7 +207,7 @@ def _llama_cpp(entry: Entry, decoding: bool) -> list[Contestant]:
         if is_gguf(checkpoint):
             return {"file": str(checkpoint)}
         weights = model.weights
-        formats = (weights.projections, weights.head) if weights else (model.dtype, model.dtype)
+        formats = (entry.weights, weights.head if weights else model.dtype)
         folder = entry.model.converted(
             f"gguf-{'-'.join(formats)}", lambda empty: write_gguf(checkpoint, empty, *formats)
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors.torch import load_file
@@ -13,7 +14,7 @@ from h2o_export.calibration.scaling import TEXTS as SCALING_TEXTS
 from h2o_export.calibration.stored import StoredCheckpoint
 from h2o_export.calibration.text import calibration_texts
 from h2o_export.checkpoints import Checkpoint
-from h2o_export.dense.graphs import checkpoint_tensors, tensor_format
+from h2o_export.dense.graphs import matrices_of_layers
 from h2o_export.formats import MatrixFormats
 from h2o_export.formats.blocks import Blocks
 from h2o_runtime.bundles.bundle import Bundle
@@ -25,13 +26,16 @@ __all__ = ["CompensatedCheckpoint", "as_stored", "calibrate"]
 def calibrate(checkpoint: Checkpoint, formats: MatrixFormats, text: Path | None, folder: Path) -> Checkpoint:
     """The checkpoint as a bundle of these formats should hold it; what comparisons need goes into `folder`.
 
-    `text` None: of Python's manual. A checkpoint whose files hold the integers that are asked for stays as it is,
-    and so does one whose weights get offsets. Raises InputError for a text that cannot be read, ConfigError for a
-    text where nothing would be made for it: integers that stay as they are, and weights of 8 bits where a layer's
-    kind cannot be scaled.
+    `text` None: of Python's manual. Matrices of 4 bits that the checkpoint's files hold stay as they are, and so do
+    all of 8 bits if the files hold any. Raises InputError for a text that cannot be read, ConfigError for a text
+    where nothing would be made for it: integers that stay as they are, and weights of 8 bits where a layer's kind
+    cannot be scaled.
     """
-    form = formats.projections
-    if type(form) is not Blocks or _holds(checkpoint, formats):
+    by_bits = {bits: _matrices(checkpoint, formats, bits) for bits in (4, 8)}
+    if by_bits[4].rounded:
+        texts = calibration_texts(checkpoint, text, COMPENSATION_TEXTS)
+        return CompensatedCheckpoint.of(checkpoint, formats, by_bits[4].rounded, texts)
+    if by_bits[8].kept or not by_bits[8].rounded:
         if text is not None:
             raise ConfigError(
                 "the checkpoint's own integers are kept as they are: there is nothing to calibrate, leave out "
@@ -39,10 +43,6 @@ def calibrate(checkpoint: Checkpoint, formats: MatrixFormats, text: Path | None,
                 field="calibrate",
             )
         return checkpoint
-    if form.bits == 4:
-        return CompensatedCheckpoint.of(
-            checkpoint, formats, calibration_texts(checkpoint, text, COMPENSATION_TEXTS)
-        )
     unscaled = {layer.kind.title for layer in checkpoint.plan.layers if not layer.kind.scalable}
     if checkpoint.config.experts is not None and not unscaled:
         unscaled = {"mixtures of experts"}
@@ -69,12 +69,17 @@ def as_stored(checkpoint: Checkpoint, bundle: Bundle) -> Checkpoint:
     return StoredCheckpoint.of(scaled, bundle) if weights is not None and weights.compensated else scaled
 
 
-def _holds(checkpoint: Checkpoint, formats: MatrixFormats) -> bool:
-    """Whether any matrix of a layer is taken unchanged from the checkpoint."""
-    for name, shape in checkpoint_tensors(checkpoint.plan).items():
-        format = tensor_format(name, shape, formats)
-        if format is not formats.projections or not isinstance(format, Blocks):
-            continue
-        if format.checkpoint_blocks(checkpoint, name) is not None:
-            return True
-    return False
+@dataclass(frozen=True)
+class _Matrices:
+    """Names of matrices of layers with integers: those that the checkpoint's files hold, and the others."""
+
+    kept: frozenset[str]
+    rounded: frozenset[str]
+
+
+def _matrices(checkpoint: Checkpoint, formats: MatrixFormats, bits: int) -> _Matrices:
+    """Those of so many bits without offsets."""
+    forms = {name: formats.of_layers(name) for name in matrices_of_layers(checkpoint.plan)}
+    names = {name: form for name, form in forms.items() if type(form) is Blocks and form.bits == bits}
+    kept = frozenset(name for name, form in names.items() if form.keeps(checkpoint.integers(name)))
+    return _Matrices(kept, frozenset(names) - kept)

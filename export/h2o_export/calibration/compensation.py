@@ -7,7 +7,7 @@ everywhere in an export, and two of integers.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from h2o_export.calibration.rounding import compensate
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.checkpoints.derived import DerivedCheckpoint
-from h2o_export.dense.graphs import checkpoint_tensors, tensor_format
+from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_export.formats import MatrixFormats
 from h2o_export.formats.blocks import Blocks
 from h2o_export.reference.rounded import RoundedCheckpoint
@@ -38,10 +38,14 @@ class CompensatedCheckpoint(DerivedCheckpoint):
 
     @classmethod
     def of(
-        cls, original: Checkpoint, formats: MatrixFormats, texts: Sequence[Sequence[int]]
+        cls,
+        original: Checkpoint,
+        formats: MatrixFormats,
+        names: Collection[str],
+        texts: Sequence[Sequence[int]],
     ) -> CompensatedCheckpoint:
-        """`texts` are token ids; each is a separate text."""
-        return LayerRounding(original, formats, texts).checkpoint
+        """`names` are the matrices to round; `texts` are token ids, and each is a separate text."""
+        return LayerRounding(original, formats, names, texts).checkpoint
 
     def blocks(self, name: str) -> QuantizedTensor | None:
         return self.rounding.blocks(name) or self.original.blocks(name)
@@ -50,13 +54,20 @@ class CompensatedCheckpoint(DerivedCheckpoint):
 class LayerRounding:
     """Rounds one layer after the other; knows the residual stream of each text before the next one."""
 
-    def __init__(self, original: Checkpoint, formats: MatrixFormats, texts: Sequence[Sequence[int]]) -> None:
-        assert isinstance(formats.projections, Blocks)
+    def __init__(
+        self,
+        original: Checkpoint,
+        formats: MatrixFormats,
+        names: Collection[str],
+        texts: Sequence[Sequence[int]],
+    ) -> None:
         self.checkpoint = CompensatedCheckpoint(
             original.path, original.source, original.config, original, self
         )
-        self._format, self._formats = formats.projections, formats
-        self._shapes = checkpoint_tensors(original.plan)
+        self._formats = formats
+        self._shapes = {
+            name: shape for name, shape in checkpoint_tensors(original.plan).items() if name in names
+        }
         self._made: dict[int, dict[str, QuantizedTensor]] = {}  # by layer and name
         self._moments = Moments()
         self._floats = StreamedModel(original, torch.float32)
@@ -82,14 +93,15 @@ class LayerRounding:
             name: self._round(name, moments)
             for names, moments in self._moments.take()
             for name in names
-            if tensor_format(name, self._shapes[name], self._formats) is self._format
+            if name in self._shapes
         }
         self._next = layer + 1
         self._states = self._rounded.layer(layer, self._states)
 
     def _round(self, name: str, moments: Tensor) -> QuantizedTensor:
         weights = self.checkpoint.tensor(name, self._shapes[name]).float()
-        form = self._format
+        form = self._formats.of_layers(name)
+        assert isinstance(form, Blocks)
         return compensate(weights, moments, form.bits, form.block_size, form.dtype, name)
 
 

@@ -18,7 +18,7 @@ from h2o_runtime.dense_graphs.matrices import Matrix, quantized_products
 
 @dataclass(frozen=True)
 class StoredCheckpoint(DerivedCheckpoint):
-    """`original`, whose layers' matrices are blocks as `bundle` has them."""
+    """`original`, whose layers' matrices without offsets are blocks as `bundle` has them."""
 
     bundle: Bundle
 
@@ -40,7 +40,7 @@ class StoredCheckpoint(DerivedCheckpoint):
         graph = read_model(path).graph
         tensors: dict[str, Any] = {tensor.name: tensor for tensor in graph.initializer}
         for product in quantized_products(graph):
-            if parameter_source(dense, product.weight, self.plan) == name:
+            if product.offset is None and parameter_source(dense, product.weight, self.plan) == name:
                 matrix = Matrix.read(product, tensors, path.parent)
                 return QuantizedTensor(
                     product.bits, product.block_size, matrix.q, matrix.scales.astype(np.float32)

@@ -27,8 +27,8 @@ def check_without_adapter(folder: Path, source: str) -> None:
             "or remove its files to export the model without it"
         )
     raise CheckpointError(
-        f"{source}: is an adapter for {_base_model(folder)}, not a model; export that model, and name this folder by "
-        "`adapter`"
+        f"{source}: is an adapter for {_base_model(folder)}, not a model; export that model, and name this "
+        "folder by `adapter`"
     )
 
 

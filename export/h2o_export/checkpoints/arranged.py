@@ -16,7 +16,7 @@ from h2o_export.architecture.arrangement import AS_HERE, halves
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.checkpoints.checkpoint import Checkpoint
 from h2o_export.checkpoints.derived import DerivedCheckpoint
-from h2o_export.tensors import QuantizedTensor
+from h2o_export.tensors import Integers, QuantizedTensor
 
 
 def arranged(checkpoint: Checkpoint) -> Checkpoint:
@@ -48,6 +48,9 @@ class ArrangedCheckpoint(DerivedCheckpoint):
             return tensor.float() + less if less else tensor
         whole = _stored_name(name, self.config)
         return place.rows(self.original.tensor(whole, (place.whole_rows, *shape[1:])))
+
+    def integers(self, name: str) -> Integers | None:
+        return self.original.integers(_stored_name(name, self.config))
 
     def blocks(self, name: str) -> QuantizedTensor | None:
         place = _place(name, self.config)

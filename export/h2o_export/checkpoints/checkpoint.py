@@ -13,7 +13,7 @@ from torch import Tensor
 
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.plan import Plan
-from h2o_export.tensors import QuantizedTensor
+from h2o_export.tensors import Integers, QuantizedTensor
 from h2o_runtime.bundles.manifest import EmbeddingSpec
 
 
@@ -54,6 +54,11 @@ class Checkpoint(ABC):
     @abstractmethod
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """One tensor in a float dtype. Raises CheckpointError if it is missing or has another shape."""
+
+    def integers(self, name: str) -> Integers | None:
+        """What a matrix is in the files; None if they hold floats."""
+        found = self.blocks(name)
+        return None if found is None else Integers(found.bits, found.offsets is not None, found.block_size)
 
     def blocks(self, name: str) -> QuantizedTensor | None:
         """A matrix in the blocks of small integers that the files hold; None if they hold floats."""

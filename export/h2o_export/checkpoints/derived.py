@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from h2o_export.checkpoints.checkpoint import Checkpoint
-from h2o_export.tensors import QuantizedTensor
+from h2o_export.tensors import Integers, QuantizedTensor
 from h2o_runtime.bundles.manifest import EmbeddingSpec
 
 
@@ -34,6 +34,9 @@ class DerivedCheckpoint(Checkpoint):
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         return self.original.tensor(name, shape)
+
+    def integers(self, name: str) -> Integers | None:
+        return self.original.integers(name)
 
     def blocks(self, name: str) -> QuantizedTensor | None:
         return self.original.blocks(name)

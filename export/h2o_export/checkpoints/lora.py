@@ -21,7 +21,7 @@ from h2o_export.checkpoints.adapters import CONFIG
 from h2o_export.checkpoints.checkpoint import Checkpoint
 from h2o_export.checkpoints.derived import DerivedCheckpoint
 from h2o_export.checkpoints.safetensors import SafetensorsCheckpoint, read_json
-from h2o_export.tensors import QuantizedTensor
+from h2o_export.tensors import Integers, QuantizedTensor
 from h2o_runtime.bundles.manifest import file_sha256
 from h2o_runtime.errors import CheckpointError
 from h2o_runtime.files.inputs import confined
@@ -190,6 +190,9 @@ class MergedCheckpoint(DerivedCheckpoint):
         tensor = self.original.tensor(name, shape)
         module = self.modules.get(name)
         return tensor if module is None else tensor.float() + self.adapter.difference(module)
+
+    def integers(self, name: str) -> Integers | None:
+        return None if name in self.modules else self.original.integers(name)
 
     def blocks(self, name: str) -> QuantizedTensor | None:
         return None if name in self.modules else self.original.blocks(name)

@@ -7,6 +7,7 @@ some have a mixture of experts and some have not, it is four times.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ from h2o_export.plan import Plan
 from h2o_export.weights import StoredTensor, WeightFile
 from h2o_runtime.bundles.manifest import FileSpec, FreeSize, FreeSizes, GraphSpec, TensorSpec
 from h2o_runtime.layer_spec import rotation_names
-from h2o_runtime.model_spec import WeightSpec
+from h2o_runtime.model_spec import FormatShare, WeightSpec
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
@@ -48,6 +49,8 @@ FLOAT_MATRICES = tuple(name for kind in LAYERS.values() for name in kind.float_m
 
 
 Alike: TypeAlias = tuple[object, ...]
+Forms: TypeAlias = tuple[tuple[tuple[bool, ...], str, str], ...]
+_LAYER = re.compile(r"^model\.layers\.\d+\.")
 
 
 @dataclass(frozen=True)
@@ -244,11 +247,22 @@ def tensor_format(source: str, shape: tuple[int, ...], formats: MatrixFormats) -
         return None
     if source.endswith(layer_embedding.ROWS):
         return formats.table
-    return {EMBEDDING: formats.table, HEAD: formats.head}.get(source, formats.projections)
+    return {EMBEDDING: formats.table, HEAD: formats.head}.get(source) or formats.of_layers(source)
 
 
-def weight_spec(plan: Plan, dtype: str, formats: MatrixFormats) -> WeightSpec:
+def matrices_of_layers(plan: Plan) -> dict[str, tuple[int, ...]]:
+    """Shapes of the matrices whose formats may differ, by name."""
+    any_format = MatrixFormats(FLOATS["float32"], FLOATS["float16"], FLOATS["float16"])
+    return {
+        name: shape
+        for name, shape in checkpoint_tensors(plan).items()
+        if tensor_format(name, shape, any_format) is any_format.projections
+    }
+
+
+def weight_spec(checkpoint: Checkpoint, dtype: str, formats: MatrixFormats) -> WeightSpec:
     """What weights take on disk, by what they are for."""
+    plan = checkpoint.plan
     sizes = dict.fromkeys(("projections", "table", "head", "layer tables", "rest"), 0)
     elements = 0
     for name, shape in checkpoint_tensors(plan).items():
@@ -261,7 +275,9 @@ def weight_spec(plan: Plan, dtype: str, formats: MatrixFormats) -> WeightSpec:
     return WeightSpec(
         projections=formats.projections.name,
         head=(formats.table if plan.config.tied else formats.head).name,
-        block_size=formats.projections.block_size,
+        block_size=formats.block_size,
+        named={name: format.name for name, format in formats.named.items()},
+        formats=_shares(checkpoint, formats),
         projection_elements=elements,
         projection_bytes=sizes["projections"],
         table_bytes=sizes["table"],
@@ -269,6 +285,19 @@ def weight_spec(plan: Plan, dtype: str, formats: MatrixFormats) -> WeightSpec:
         other_bytes=sizes["rest"],
         layer_tables_bytes=sizes["layer tables"],
     )
+
+
+def _shares(checkpoint: Checkpoint, formats: MatrixFormats) -> dict[str, FormatShare]:
+    found: dict[str, FormatShare] = {}
+    for name, shape in matrices_of_layers(checkpoint.plan).items():
+        form = formats.of_layers(name)
+        before = found.get(form.name, FormatShare(matrices=0, kept=0, elements=0))
+        found[form.name] = FormatShare(
+            matrices=before.matrices + 1,
+            kept=before.kept + form.keeps(checkpoint.integers(name)),
+            elements=before.elements + math.prod(shape),
+        )
+    return found
 
 
 @dataclass(frozen=True)
@@ -292,7 +321,7 @@ class DenseExporter:
         self.formats = formats
         self.folder = bundle / "onnx"
         self.files: dict[str, FileSpec] = {}  # weight files by their path in the bundle
-        self._traced: dict[Alike, TracedGraph] = {}
+        self._traced: dict[tuple[Alike, Forms], TracedGraph] = {}
         self._once: dict[str, tuple[StoredTensor, ...]] = {}  # of several graphs, by name
 
     def export(self, progress: Callable[[str], None]) -> Iterator[GraphSpec]:
@@ -307,7 +336,7 @@ class DenseExporter:
         self.files |= small.files
 
     def _export_graph(self, dense: DenseGraph) -> GraphSpec:
-        alike = dense.alike(self.checkpoint.plan)
+        alike = dense.alike(self.checkpoint.plan), self._forms(dense)
         if alike not in self._traced:
             self._traced[alike] = self._trace(dense)
         traced = self._traced[alike]
@@ -328,6 +357,18 @@ class DenseExporter:
             stands_for[value.name] = self._format(dense, value).place(model, value)
         _add_functions(model)
         return TracedGraph(model, tuple(parameters), stands_for)
+
+    def _forms(self, dense: DenseGraph) -> Forms:
+        """What makes a graph another one: the formats of its layers' matrices that are not most layers'."""
+        named, layers = self.formats.named, (dense.before, dense.after)
+        mine = tuple(f"model.layers.{layer}." for layer in layers)
+        if dense.kind == "draft" or not named:
+            return ()
+        return tuple(
+            (tuple(map(name.startswith, mine)), _LAYER.sub("", name), form.name)
+            for name, form in sorted(named.items())
+            if name.startswith(mine)
+        )
 
     def _format(self, dense: DenseGraph, value: ir.Value) -> WeightFormat:
         assert value.name is not None

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from h2o_export.checkpoints import Checkpoint
-from h2o_export.tensors import QuantizedTensor, to_dtype
+from h2o_export.tensors import Integers, QuantizedTensor, to_dtype
 from h2o_export.weights import StoredTensor, WeightFile
 
 OPSET = 21  # first versions with blocks in DequantizeLinear, and int4
@@ -92,6 +92,10 @@ class Blocks:
 
     def rounded(self, checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> Tensor:
         return torch.from_numpy(self._quantized(checkpoint, name, shape).dequantize()[:, : shape[1]])
+
+    def keeps(self, found: Integers | None) -> bool:
+        whole = found is not None and found.block_size is not None and found.block_size % self.block_size == 0
+        return found is not None and whole and found.bits <= self.bits and not found.offsets
 
     def nbytes(self, shape: tuple[int, ...]) -> int:
         rows, columns = shape

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from h2o_export.checkpoints import Checkpoint
-from h2o_export.tensors import to_dtype
+from h2o_export.tensors import Integers, to_dtype
 from h2o_export.weights import StoredTensor, WeightFile
 
 
@@ -35,6 +35,9 @@ class Floats:
 
     def rounded(self, checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> Tensor:
         return to_dtype(checkpoint.tensor(name, shape), self.dtype, name)
+
+    def keeps(self, found: Integers | None) -> bool:
+        return False
 
     def nbytes(self, shape: tuple[int, ...]) -> int:
         return math.prod(shape) * self.dtype.itemsize

@@ -7,7 +7,7 @@ is unchanged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -15,9 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from h2o_export.checkpoints import Checkpoint
 from h2o_export.formats.blocks import Blocks, blocks_of, constant, in_blocks, insert_behind, renamed, storable
-from h2o_export.tensors import QuantizedTensor, to_dtype
+from h2o_export.tensors import Integers, QuantizedTensor, to_dtype
 from h2o_export.weights import StoredTensor, WeightFile
 
 MIDDLE, STEPS = 8, 15  # integers are from -8 to 7
@@ -41,6 +40,9 @@ class OffsetBlocks(Blocks):
         offsets = ir.Value(name=_offsets(weight), shape=shape, type=ir.TensorType(self._floats))
         model.graph.initializers.add(offsets)
         return *super().place(model, weight), offsets
+
+    def keeps(self, found: Integers | None) -> bool:
+        return found is not None and super().keeps(replace(found, offsets=False))
 
     def nbytes(self, shape: tuple[int, ...]) -> int:
         return super().nbytes(shape) + self._floats_nbytes(shape)
@@ -89,15 +91,6 @@ class OffsetBlocks(Blocks):
             node.outputs[0].name = node.name
         insert_behind(graph, x, [blocks, sums])
         return sums.outputs[0]
-
-
-def holds_offsets(checkpoint: Checkpoint, names: list[str], block_size: int) -> bool:
-    """Whether the checkpoint itself stores a matrix among `names` with offsets, in blocks that can be
-    kept.
-    """
-    format = OffsetBlocks(4, block_size, "float32")
-    found = (format.checkpoint_blocks(checkpoint, name) for name in names)
-    return any(tensor is not None and tensor.offsets is not None for tensor in found)
 
 
 def _offsets(weight: ir.Value) -> str:

@@ -8,6 +8,7 @@ import onnx_ir as ir
 from torch import Tensor
 
 from h2o_export.checkpoints import Checkpoint
+from h2o_export.tensors import Integers
 from h2o_export.weights import StoredTensor, WeightFile
 
 
@@ -34,6 +35,9 @@ class WeightFormat(Protocol):
         self, checkpoint: Checkpoint, name: str, shape: tuple[int, ...], file: WeightFile
     ) -> tuple[StoredTensor, ...]:
         """Write the checkpoint's tensor `name` to `file`, once a layer. Raises CheckpointError."""
+
+    def keeps(self, found: Integers | None) -> bool:
+        """Whether integers of a checkpoint are stored unchanged."""
 
     def rounded(self, checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> Tensor:
         """The values that `store` writes, as floats: what an exact bundle with these weights computes

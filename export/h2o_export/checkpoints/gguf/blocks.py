@@ -1,23 +1,26 @@
 """GGUF types of small numbers with a scale, and perhaps an offset, for each block: integers without rounding.
 
-The layouts are those of ggml's `block_q8_0`, `block_q5_0`, `block_q4_0`, `block_q4_1`, `block_q4_K` and
-`block_mxfp4`.
+The layouts are those of ggml's `block_q8_0`, `block_q5_0`, `block_q4_0`, `block_q4_1`, `block_q4_K`,
+`block_mxfp4` and `block_iq4_nl`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
 from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
-from h2o_export.tensors import QuantizedTensor
+from h2o_export.tensors import Integers, QuantizedTensor
 
 BLOCK = 32
 # Twice the values of E2M1 (Open Compute Project, "Microscaling Formats Specification", 2023), by its four bits.
 _FOUR_BITS = np.array((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), np.int8)
+# Of ggml's IQ4_NL, by the four bits.
+_IQ4_NL = np.array((-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), np.int8)
 _BIAS = 127  # of a block's exponent
 
 
@@ -82,6 +85,14 @@ def _scales(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
     return scales
 
 
+def _iq4_nl(data: NDArray[np.uint8], rows: int, columns: int) -> QuantizedTensor:
+    """Like Q4_0, with four bits for one of 16 values; stored here as 8-bit integers."""
+    blocks = data.reshape(rows, columns // BLOCK, 2 + BLOCK // 2)
+    packed = blocks[..., 2:]
+    q = _IQ4_NL[np.concatenate((packed & 0x0F, packed >> 4), axis=-1)]
+    return QuantizedTensor(8, BLOCK, q.reshape(rows, columns), _scales(blocks))
+
+
 Unpack = Callable[[NDArray[np.uint8], int, int], "QuantizedTensor"]
 BLOCKS: Mapping[GGMLQuantizationType, Unpack] = MappingProxyType(
     {
@@ -91,5 +102,20 @@ BLOCKS: Mapping[GGMLQuantizationType, Unpack] = MappingProxyType(
         GGMLQuantizationType.Q4_1: _q4_1,
         GGMLQuantizationType.Q4_K: _q4_k,
         GGMLQuantizationType.MXFP4: _mxfp4,
+        GGMLQuantizationType.IQ4_NL: _iq4_nl,
     }
 )
+FLOATS = {GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.BF16}
+_FOUR = Integers(4, offsets=False, block_size=BLOCK)
+_OF_FOUR_BITS = {
+    GGMLQuantizationType.Q4_0: _FOUR,
+    GGMLQuantizationType.Q4_1: replace(_FOUR, offsets=True),
+    GGMLQuantizationType.Q4_K: replace(_FOUR, offsets=True),
+}
+
+
+def integers_of(kind: GGMLQuantizationType) -> Integers | None:
+    """What a matrix of this type holds; None: floats."""
+    if kind in FLOATS:
+        return None
+    return _OF_FOUR_BITS.get(kind) or Integers(8, offsets=False, block_size=BLOCK if kind in BLOCKS else None)

@@ -21,11 +21,11 @@ from h2o_export.architecture.delta import DeltaConfig
 from h2o_export.checkpoints.checkpoint import CheckpointInFiles
 from h2o_export.checkpoints.gguf import latent, mamba, names, rope, states
 from h2o_export.checkpoints.gguf.architectures import ARCHITECTURES
-from h2o_export.checkpoints.gguf.blocks import BLOCK, BLOCKS
+from h2o_export.checkpoints.gguf.blocks import BLOCK, BLOCKS, integers_of
 from h2o_export.checkpoints.gguf.config import architecture, huggingface_config, model_config
 from h2o_export.checkpoints.gguf.header import Header, TensorEntry, read_header
 from h2o_export.checkpoints.gguf.tokenizer import tokenizer_files, write_files
-from h2o_export.tensors import QuantizedTensor
+from h2o_export.tensors import Integers, QuantizedTensor
 from h2o_runtime.bundles.manifest import EmbeddingSpec, file_sha256
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 from h2o_runtime.names import Pooling
@@ -93,6 +93,10 @@ class GGUFCheckpoint(CheckpointInFiles):
             return (-tensor).log()
         less = self.config.arrangement.lessened(name)  # added by llama.cpp's converter
         return tensor - less if less else tensor
+
+    def integers(self, name: str) -> Integers | None:
+        found = [integers_of(self._stored(name, own).kind) for own in self._own(name)]
+        return max(found, key=lambda one: 32 if one is None else one.bits)
 
     def blocks(self, name: str) -> QuantizedTensor | None:
         matrices = [_unpacked(self._stored(name, own)) for own in self._own(name)]
