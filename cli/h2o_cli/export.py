@@ -31,8 +31,9 @@ from h2o_cli.output_path import OutputPath
 from h2o_cli.policy_options import chosen_prefill, prefill_options
 from h2o_cli.progress import stages
 from h2o_cli.settings_text import SettingsText
+from h2o_cli.verdict import missed, validation_table, warn_of_loss
 from h2o_export.staging import check_output, staged_folder
-from h2o_runtime.bundles.manifest import GraphSpec, Manifest, TensorSpec, TokenCheck, Validation
+from h2o_runtime.bundles.manifest import GraphSpec, Manifest, TensorSpec
 from h2o_runtime.components.options import Configuration, option
 from h2o_runtime.errors import ConfigError, OutputError, unimportable
 from h2o_runtime.model_spec import ModelSpec, WeightSpec
@@ -118,7 +119,7 @@ _weight_options = grouped(
         "--weights",
         type=SettingsText(WeightSettings, first="weights"),
         default=WeightSettings(),
-        help='Format of weight matrices, stored, float, int8 or int4, and its settings, such as '
+        help="Format of weight matrices, stored, float, int8 or int4, and its settings, such as "
         '"int4 block_size=64"; help prints all there are.',
     ),
 )
@@ -219,8 +220,10 @@ def main(
         print_json({"bundle": str(options.output), **described})
     else:
         _show_result(options.output, manifest, opened.config)
+    if manifest.validation:
+        warn_of_loss(options.output, manifest.validation)
     if manifest.validation and not manifest.validation.passed:
-        click.echo(f"error: {options.output}: {_missed(manifest.validation, manifest.model)}", err=True)
+        click.echo(f"error: {options.output}: {missed(manifest.validation, manifest.model)}", err=True)
         sys.exit(usage.Exit.TOLERANCE)
 
 
@@ -324,72 +327,8 @@ def _interface(tensors: Sequence[TensorSpec]) -> str:
 
 def _show_result(output: Path, manifest: Manifest, config: ModelConfig) -> None:
     total = sum(file.bytes for file in manifest.files.values())
-    errors: list[RenderableType] = [_validation_table(manifest.validation)] if manifest.validation else []
+    errors: list[RenderableType] = [validation_table(manifest.validation)] if manifest.validation else []
     show(*_longrope(config), *errors, escape(f"wrote {output}: {len(manifest.graphs)} graphs, {_mib(total)}"))
-
-
-def _validation_table(validation: Validation) -> Table:
-    table = Table(
-        "output", "relative error", title=f"against {validation.reference}, {validation.tokens} tokens"
-    )
-    if validation.layers:
-        worst = max(range(len(validation.layers)), key=validation.layers.__getitem__)
-        table.add_row(f"hidden states, largest: before layer {worst}", _error(validation.layers[worst]))
-    verdict = _verdict(validation.relative_error, validation.tolerance)
-    table.add_row(
-        "logits", f"{_error(validation.relative_error)} (tolerance {validation.tolerance:.1e}: {verdict})"
-    )
-    if validation.quantization_error is not None:
-        table.add_row("logits, what rounding of weights costs", _error(validation.quantization_error))
-    table.add_row(
-        "logits, largest error", f"{validation.max_abs_error:.2e} of {validation.max_abs_value:.1f}"
-    )
-    if validation.divergence is not None and validation.divergence_limit is not None:
-        verdict = _verdict(validation.divergence, validation.divergence_limit)
-        table.add_row(
-            "predictions, KL divergence from the checkpoint's",
-            f"{_error(validation.divergence)} nats (limit {validation.divergence_limit}: {verdict})",
-        )
-    if validation.token_ids is not None:
-        table.add_row("token ids", _token_ids(validation.token_ids))
-    return table
-
-
-def _token_ids(check: TokenCheck) -> str:
-    verdict = "MISSED" if check.wrong else "good"
-    if check.reference is None:
-        return f"not compared, as there is no tokenizer.json; they give the text back ({verdict})"
-    return f"{check.texts - check.wrong} of {check.texts} texts as by {check.reference} ({verdict})"
-
-
-def _verdict(value: float, limit: float) -> str:
-    return "good" if value <= limit else "MISSED"
-
-
-def _missed(validation: Validation, model: ModelSpec) -> str:
-    """What a validation found wrong, and what to do."""
-    if validation.token_ids is not None and validation.token_ids.wrong:
-        return (
-            "its tokenizer gives other token ids than the checkpoint's; download the tokenizer's files again"
-        )
-    error, tolerance = validation.relative_error, validation.tolerance
-    if error > tolerance:
-        return f"its logits differ from the checkpoint's by {_error(error)}, the tolerance is {tolerance:.1e}"
-    if model.weights is not None and model.weights.quantized:
-        finer = "int8 or float" if model.weights.projections.startswith("int4") else "float"
-        remedy = f"export with --weights {finer}, or with a smaller block_size"
-    else:
-        remedy = "export with --dtype float32"
-    assert validation.divergence is not None
-    return (
-        "it predicts other words than the checkpoint: the KL divergence is "
-        f"{_error(validation.divergence)} nats a token, the limit is {validation.divergence_limit}; {remedy}"
-    )
-
-
-def _error(value: float) -> str:
-    """The manifest has a huge number in place of an infinite or undefined error."""
-    return f"{value:.2e}" if value < 1e300 else "no number (NaN or infinity)"
 
 
 def _mib(size: int) -> str:

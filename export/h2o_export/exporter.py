@@ -20,10 +20,8 @@ from h2o_export.dense.experts import UNGATED
 from h2o_export.dense.graphs import (
     DenseExporter,
     all_dense_graphs,
-    matrices_of_layers,
-    parameter_count,
-    weight_spec,
 )
+from h2o_export.dense.weight_spec import matrices_of_layers, parameter_count, weight_spec
 from h2o_export.formats import BLOCK_SIZE, STORED, DType, MatrixFormats, choose_formats, stored_format
 from h2o_export.formats.blocks import OPSET as BLOCKS_OPSET
 from h2o_export.operators import DOMAIN, VERSION

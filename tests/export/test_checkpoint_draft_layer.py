@@ -30,7 +30,7 @@ def test_its_tensors_are_the_files(drafting: Path) -> None:
     assert names.keys() == load_file(drafting / FILE).keys()
     assert not opened.unused(names)
     check_checkpoint(opened)
-    spec = model_spec(opened.plan, ExportOptions(str(drafting), drafting / "bundle"))
+    spec = model_spec(opened, "float32", ExportOptions("", drafting).formats(opened))
     assert spec.draft is not None
     assert (spec.draft.gate_size, spec.draft.row.elements) == (4 * 32, 2 * 2 * 32)
 

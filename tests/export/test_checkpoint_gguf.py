@@ -198,7 +198,8 @@ def test_int4_keeps_the_offsets_of_the_file(folders: dict[str, Path], tmp_path: 
 def test_offsets_of_blocks_that_cannot_be_kept_are_not(folders: dict[str, Path], tmp_path: Path) -> None:
     opened = open_checkpoint(str(gguf_files.write(folders["llama"], tmp_path / "model.gguf", Kind.Q4_1)))
     for size, kept in ((16, "int4+offset"), (32, "int4+offset"), (64, "int4")):
-        assert ExportOptions("", tmp_path, weights="int4", block_size=size).of(opened).weights == kept
+        formats = ExportOptions("", tmp_path, weights="int4", block_size=size).formats(opened)
+        assert (formats.projections.name, formats.named) == (kept, {})
 
 
 # --- RoPE -------------------------------------------------------------------------------------------------

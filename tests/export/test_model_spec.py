@@ -20,8 +20,9 @@ FAMILIES = ["smollm3", "nemotron_h", "nemotron_h-mixed", "granitemoehybrid-mixed
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_token_meets_the_mlps_that_there_are(tmp_path: Path, family: str) -> None:
     """Of the experts of a layer those that are chosen."""
-    plan = open_checkpoint(save(tmp_path, family)).plan
-    model, share = model_spec(plan, ExportOptions(tmp_path, tmp_path)), 1.0
+    opened = open_checkpoint(str(save(tmp_path, family)))
+    plan, share = opened.plan, 1.0
+    model = model_spec(opened, "float32", ExportOptions("", tmp_path).formats(opened))
     if model.experts is not None:
         share = model.experts.chosen / model.experts.count
     met = [0.0] * len(plan.layers)

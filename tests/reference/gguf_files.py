@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gguf
@@ -48,7 +50,7 @@ NEIGHBOURS = (
     "nemotron_h_moe",
 )  # whose rows of q and k its converter puts in another order
 EXACT = re.compile(r"\.(ssm_(a|d|conv1d|norm)|shortconv\.conv)\b")  # in float32, whatever the file's type is
-RANDOM = (Kind.Q2_K, Kind.Q3_K, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K)  # the package only reads these
+RANDOM = (Kind.Q2_K, Kind.Q3_K, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K, Kind.IQ4_NL)  # the package only reads these
 
 # What a converter writes of an architecture besides: key after its name -> word of config.json.
 OWN = {
@@ -88,6 +90,7 @@ def write(
     path: Path,
     kind: Kind = Kind.F32,
     *,
+    kinds: Mapping[str, Kind] = MappingProxyType({}),
     metadata: dict[str, Any] | None = None,
     tensors: dict[str, NDArray[np.float32] | None] | None = None,
     tokenizer: bool = True,
@@ -95,6 +98,7 @@ def write(
 ) -> Path:
     """Write `path`, or parts beside it, and return the file to open. Matrices have the type `kind`.
 
+    kinds: other types, by a part of the name that a matrix has in the file.
     metadata, tensors: added to what a converter writes, or in its place; with None, left out.
     """
     config = json.loads((checkpoint / "config.json").read_text())
@@ -132,7 +136,8 @@ def write(
             add(writer, key, value)
     for name, array in kept.items():
         exact = name.endswith("bias") or EXACT.search(name)
-        stored_as = kind if array.ndim >= 2 and not exact else None
+        own_kind = next((kinds[part] for part in kinds if part in name), kind)
+        stored_as = own_kind if array.ndim >= 2 and not exact else None
         if stored_as is not None and array.shape[-1] % gguf.GGML_QUANT_SIZES[stored_as][0]:
             stored_as = Kind.F16  # as llama.cpp does with rows that do not fit
         data = array if stored_as is None else quantized(array, stored_as)

@@ -19,7 +19,8 @@ from torch.nn import functional as F
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.architecture.latent import LatentConfig
 from h2o_export.checkpoints.checkpoint import Checkpoint
-from h2o_export.dense.graphs import FREQUENCIES, DenseGraph, dense_graphs, parameter_source
+from h2o_export.dense.graphs import DenseGraph, dense_graphs, parameter_source
+from h2o_export.dense.matrices import FREQUENCIES
 from h2o_export.layers.latent import Absorb, Contract, Expand
 from h2o_export.plan import Plan
 

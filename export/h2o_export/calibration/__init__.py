@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors.torch import load_file
@@ -14,7 +13,7 @@ from h2o_export.calibration.scaling import TEXTS as SCALING_TEXTS
 from h2o_export.calibration.stored import StoredCheckpoint
 from h2o_export.calibration.text import calibration_texts
 from h2o_export.checkpoints import Checkpoint
-from h2o_export.dense.graphs import matrices_of_layers
+from h2o_export.dense.weight_spec import matrices_of_layers
 from h2o_export.formats import MatrixFormats
 from h2o_export.formats.blocks import Blocks
 from h2o_runtime.bundles.bundle import Bundle
@@ -31,11 +30,13 @@ def calibrate(checkpoint: Checkpoint, formats: MatrixFormats, text: Path | None,
     where nothing would be made for it: integers that stay as they are, and weights of 8 bits where a layer's kind
     cannot be scaled.
     """
-    by_bits = {bits: _matrices(checkpoint, formats, bits) for bits in (4, 8)}
-    if by_bits[4].rounded:
+    symmetric = _symmetric(checkpoint, formats)
+    four_bits = {name for name, form in symmetric.items() if form.bits == 4}
+    if rounded := {name for name in four_bits if not symmetric[name].keeps(checkpoint.integers(name))}:
         texts = calibration_texts(checkpoint, text, COMPENSATION_TEXTS)
-        return CompensatedCheckpoint.of(checkpoint, formats, by_bits[4].rounded, texts)
-    if by_bits[8].kept or not by_bits[8].rounded:
+        return CompensatedCheckpoint.of(checkpoint, formats, rounded, texts)
+    eight_bits = symmetric.keys() - four_bits
+    if not eight_bits or any(symmetric[name].checkpoint_blocks(checkpoint, name) for name in eight_bits):
         if text is not None:
             raise ConfigError(
                 "the checkpoint's own integers are kept as they are: there is nothing to calibrate, leave out "
@@ -69,17 +70,7 @@ def as_stored(checkpoint: Checkpoint, bundle: Bundle) -> Checkpoint:
     return StoredCheckpoint.of(scaled, bundle) if weights is not None and weights.compensated else scaled
 
 
-@dataclass(frozen=True)
-class _Matrices:
-    """Names of matrices of layers with integers: those that the checkpoint's files hold, and the others."""
-
-    kept: frozenset[str]
-    rounded: frozenset[str]
-
-
-def _matrices(checkpoint: Checkpoint, formats: MatrixFormats, bits: int) -> _Matrices:
-    """Those of so many bits without offsets."""
+def _symmetric(checkpoint: Checkpoint, formats: MatrixFormats) -> dict[str, Blocks]:
+    """Formats of layers' matrices that are integers without offsets."""
     forms = {name: formats.of_layers(name) for name in matrices_of_layers(checkpoint.plan)}
-    names = {name: form for name, form in forms.items() if type(form) is Blocks and form.bits == bits}
-    kept = frozenset(name for name, form in names.items() if form.keeps(checkpoint.integers(name)))
-    return _Matrices(kept, frozenset(names) - kept)
+    return {name: form for name, form in forms.items() if type(form) is Blocks}

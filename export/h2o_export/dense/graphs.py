@@ -6,7 +6,6 @@ some have a mixture of experts and some have not, it is four times.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,31 +21,16 @@ from h2o_export.checkpoints import Checkpoint
 from h2o_export.dense import layer_embedding
 from h2o_export.dense.draft import DraftFirst
 from h2o_export.dense.experts import lay_out_experts
+from h2o_export.dense.matrices import EMBEDDING, FLOAT32, FREQUENCIES, HEAD, tensor_format
 from h2o_export.dense.modules import DenseFirst, DenseLast, DenseMiddle
 from h2o_export.dense.small_graphs import SmallGraphExporter
 from h2o_export.dense.trace import trace
 from h2o_export.formats import FLOATS, MatrixFormats, WeightFormat
-from h2o_export.layers import LAYERS
 from h2o_export.operators import DENSE_FUNCTIONS, DOMAIN, function_protos
 from h2o_export.plan import Plan
 from h2o_export.weights import StoredTensor, WeightFile
 from h2o_runtime.bundles.manifest import FileSpec, FreeSize, FreeSizes, GraphSpec, TensorSpec
 from h2o_runtime.layer_spec import rotation_names
-from h2o_runtime.model_spec import FormatShare, WeightSpec
-
-EMBEDDING = "model.embed_tokens.weight"
-HEAD = "lm_head.weight"
-FREQUENCIES = "inv_freq"  # the parameters that no checkpoint has
-FLOAT32 = (
-    FREQUENCIES,
-    "e_score_correction_bias",
-    ".A_log",
-    ".dt_bias",
-    "mamba.D",
-)  # whatever the model's dtype: float16 would decide otherwise
-ROUTERS = (".mlp.gate.weight", ".mlp.shared_expert_gate.weight", ".router.proj.weight")
-FLOAT_MATRICES = tuple(name for kind in LAYERS.values() for name in kind.float_matrices)
-
 
 Alike: TypeAlias = tuple[object, ...]
 Forms: TypeAlias = tuple[tuple[tuple[bool, ...], str, str], ...]
@@ -230,73 +214,6 @@ def checkpoint_tensors(plan: Plan) -> dict[str, tuple[int, ...]]:
             found[parameter_source(dense, name, plan)] = shape
     for layer, kind in enumerate(plan.kinds):
         found |= kind.small_tensors(plan.config, layer)
-    return found
-
-
-def parameter_count(plan: Plan) -> int:
-    """Number of weights, a tied embedding counted once."""
-    return sum(math.prod(shape) for shape in checkpoint_tensors(plan).values())
-
-
-def tensor_format(source: str, shape: tuple[int, ...], formats: MatrixFormats) -> WeightFormat | None:
-    """The format of a checkpoint's tensor; None for what is no matrix and has the model's dtype.
-
-    A router's few numbers decide, and some matrices of layer kinds stand in several graphs: they stay floats too.
-    """
-    if len(shape) != 2 or source.endswith((*ROUTERS, *FLOAT32, *FLOAT_MATRICES)):
-        return None
-    if source.endswith(layer_embedding.ROWS):
-        return formats.table
-    return {EMBEDDING: formats.table, HEAD: formats.head}.get(source) or formats.of_layers(source)
-
-
-def matrices_of_layers(plan: Plan) -> dict[str, tuple[int, ...]]:
-    """Shapes of the matrices whose formats may differ, by name."""
-    any_format = MatrixFormats(FLOATS["float32"], FLOATS["float16"], FLOATS["float16"])
-    return {
-        name: shape
-        for name, shape in checkpoint_tensors(plan).items()
-        if tensor_format(name, shape, any_format) is any_format.projections
-    }
-
-
-def weight_spec(checkpoint: Checkpoint, dtype: str, formats: MatrixFormats) -> WeightSpec:
-    """What weights take on disk, by what they are for."""
-    plan = checkpoint.plan
-    sizes = dict.fromkeys(("projections", "table", "head", "layer tables", "rest"), 0)
-    elements = 0
-    for name, shape in checkpoint_tensors(plan).items():
-        matrix = tensor_format(name, shape, formats)
-        kind = {EMBEDDING: "table", HEAD: "head"}.get(name, "projections" if matrix else "rest")
-        kind = "layer tables" if name.endswith(layer_embedding.ROWS) else kind
-        floats = FLOATS["float32" if name.endswith(FLOAT32) else dtype]
-        sizes[kind] += (matrix or floats).nbytes(shape)
-        elements += math.prod(shape) if kind == "projections" else 0
-    return WeightSpec(
-        projections=formats.projections.name,
-        head=(formats.table if plan.config.tied else formats.head).name,
-        block_size=formats.block_size,
-        named={name: format.name for name, format in formats.named.items()},
-        formats=_shares(checkpoint, formats),
-        projection_elements=elements,
-        projection_bytes=sizes["projections"],
-        table_bytes=sizes["table"],
-        head_bytes=sizes["head"],
-        other_bytes=sizes["rest"],
-        layer_tables_bytes=sizes["layer tables"],
-    )
-
-
-def _shares(checkpoint: Checkpoint, formats: MatrixFormats) -> dict[str, FormatShare]:
-    found: dict[str, FormatShare] = {}
-    for name, shape in matrices_of_layers(checkpoint.plan).items():
-        form = formats.of_layers(name)
-        before = found.get(form.name, FormatShare(matrices=0, kept=0, elements=0))
-        found[form.name] = FormatShare(
-            matrices=before.matrices + 1,
-            kept=before.kept + form.keeps(checkpoint.integers(name)),
-            elements=before.elements + math.prod(shape),
-        )
     return found
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.checkpoints.derived import DerivedCheckpoint
-from h2o_export.dense.graphs import tensor_format
+from h2o_export.dense.matrices import tensor_format
 from h2o_export.formats import MatrixFormats
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from h2o_export.architecture.arrangement import neighbours
 from h2o_export.checkpoints import Checkpoint
 from h2o_export.dense import layer_embedding
-from h2o_export.dense.graphs import EMBEDDING
+from h2o_export.dense.matrices import EMBEDDING
 from h2o_runtime.errors import CheckpointError
 
 ROWS = 512  # whose scores are in memory at a time

@@ -15,7 +15,8 @@ import torch
 
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.checkpoints import Checkpoint
-from h2o_export.dense.graphs import EMBEDDING, checkpoint_tensors
+from h2o_export.dense.graphs import checkpoint_tensors
+from h2o_export.dense.matrices import EMBEDDING
 from h2o_runtime.errors import BundleError, CheckpointError, InputError
 from h2o_runtime.text import ChatTemplate, Tokenizer
 from h2o_runtime.text.files import REMEDY, read_json

@@ -5,7 +5,7 @@ continues with its own hidden states. So errors accumulate from layer to layer, 
 
 Two questions, two numbers. The relative error is that of the bundle's arithmetic: its reference has the bundle's
 rounded weights. The divergence is from the checkpoint's own weights: it says whether the bundle still predicts what
-the checkpoint does.
+the checkpoint does. What rounding costs in perplexity is told beside it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from h2o_export.formats import formats_of
 from h2o_export.reference.rounded import RoundedCheckpoint
 from h2o_export.reference.streamed_model import StreamedModel
 from h2o_export.validation.divergence import LIMIT, mean_divergence
+from h2o_export.validation.perplexity import loss_of_perplexity, mean_loss
 from h2o_export.validation.tokens import PROMPT, check_tokens
 from h2o_runtime.backends.onnxruntime import OnnxRuntimeBackend
 from h2o_runtime.bundles.bundle import Bundle
@@ -102,11 +103,14 @@ def validate(folder: Path, checkpoint: Checkpoint, progress: Callable[[str], Non
         tolerance = (
             2 * min(twin_errors.relative, 1.0) + FLOAT16_FLOOR
         )  # float16 may overflow in transformers too
-    truth, lost = expected, None
+    truth, lost, worse = expected, None, None
     if formats is not None:
         progress("validate quantization")
-        truth = _logits(original, ids, rows)
+        unrounded = StreamedModel(original, torch.float32)
+        *_, hidden = unrounded.hidden_states(ids)
+        truth = unrounded.logits(_picked(hidden, rows))
         lost = Errors.between(expected.numpy(), truth).relative
+        worse = _perplexity_loss(ids, run, unrounded, hidden)
     divergence = _number(mean_divergence(truth.numpy(), found))
     weights = ", weights rounded" if formats is not None else ""
     return Validation(
@@ -121,6 +125,7 @@ def validate(folder: Path, checkpoint: Checkpoint, progress: Callable[[str], Non
         quantization_error=lost,
         divergence=divergence,
         divergence_limit=LIMIT,
+        perplexity_loss=worse,
         token_ids=tokens,
     )
 
@@ -140,11 +145,15 @@ def _picked(hidden: Tensor, rows: Sequence[Span]) -> Tensor:
     return torch.cat([hidden[span.start : span.stop] for span in rows])
 
 
-def _logits(checkpoint: Checkpoint, ids: list[int], rows: Sequence[Span]) -> Tensor:
-    """Under transformers in float32."""
-    model = StreamedModel(checkpoint, torch.float32)
-    *_, hidden = model.hidden_states(ids)
-    return model.logits(_picked(hidden, rows))
+def _perplexity_loss(
+    ids: list[int], run: _LayerwiseRun, truth: StreamedModel, hidden: Tensor
+) -> float | None:
+    """Of the bundle, against `truth`, whose last hidden states [n, D] are known. A single token has none."""
+    if len(ids) < 2:
+        return None
+    expected = mean_loss(lambda span: truth.logits(hidden[span.start : span.stop]), ids)
+    found = mean_loss(lambda span: torch.from_numpy(run.logits((span,))), ids)
+    return _number(loss_of_perplexity(found, expected))
 
 
 def _prompt_ids(bundle: Bundle, folder: Path) -> list[int]:

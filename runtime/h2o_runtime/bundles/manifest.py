@@ -135,6 +135,7 @@ class Validation(Strict):
         None  # Kullback-Leibler, in nats a token; None: an earlier version wrote the bundle
     )
     divergence_limit: float | None = None
+    perplexity_loss: float | None = None  # of integer weights, as a share of the checkpoint's perplexity
     token_ids: TokenCheck | None = None  # None: an earlier version wrote the bundle
 
 
