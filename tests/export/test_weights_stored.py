@@ -115,7 +115,7 @@ def test_logits_are_transformers_with_the_same_weights(file: Path, bundle: Path)
     with torch.inference_mode():
         of_text = model(torch.from_numpy(text)[None]).logits[0].double().log_softmax(-1).numpy()
     better = of_text[np.arange(len(text) - 1), text[1:]].mean()
-    with Generator.load(bundle, dense_form="exact") as generator:
+    with Generator.load(bundle, dense_form="exact", attention_precision="float32") as generator:
         ours = generator.logprobs(text, Full()).astype(np.float64).mean()
     assert found.perplexity_loss == pytest.approx(np.expm1(better - ours), abs=1e-4)
 

@@ -41,9 +41,9 @@ def multiply_integers(model: Any, folder: Path) -> Any:
     outputs = {
         value.name for value in graph.output
     }  # only a head has a single product; others go through more nodes
-    together: dict[tuple[str, int, int], list[QuantizedProduct]] = {}
+    together: dict[tuple[Any, ...], list[QuantizedProduct]] = {}
     for product in found:
-        together.setdefault((product.product.input[0], product.bits, product.block_size), []).append(product)
+        together.setdefault(_alike(product), []).append(product)
     for node in nodes:
         if node.output[0] in products:
             product = products[node.output[0]]
@@ -51,7 +51,7 @@ def multiply_integers(model: Any, folder: Path) -> Any:
             half = tensors[product.scales].data_type == onnx.TensorProto.FLOAT16
             if node.output[0] in outputs and not half:
                 rewritten.head(product)
-            elif (group := together[x, product.bits, product.block_size])[0] is product:
+            elif (group := together[_alike(product)])[0] is product:
                 rewritten.blocks(group, x)
                 gone.update(node.output for node in group)
         elif node.output[0] not in gone:
@@ -59,6 +59,11 @@ def multiply_integers(model: Any, folder: Path) -> Any:
     used = {name for node in rewritten.nodes for name in node.input}
     unchanged = [tensor for tensor in graph.initializer if tensor.name in used]
     return with_nodes(model, rewritten.nodes, [*unchanged, *rewritten.tensors], MICROSOFT, 1)
+
+
+def _alike(product: QuantizedProduct) -> tuple[Any, ...]:
+    """What products have in common that become one."""
+    return product.product.input[0], product.bits, product.block_size, product.offset is not None
 
 
 class _Rewritten:
