@@ -158,6 +158,9 @@ def main(
     prefill, library = chosen_prefill(_small(), flags) or _small(), _import_comparison()
     ids, named = prompt_ids(opened, prompt_file, length), flags.pop("checkpoint")
     reference, notes = _reference(opened, named) if "pipeline" in stages else (None, [])
+    weights = opened.manifest.model.weights
+    if weights is not None and weights.named:
+        notes.append(f"matrices of layers: {weights.shares}")
     compute = flags.pop("compute")
     compared = library.ComparedBundle(
         opened,

@@ -36,7 +36,7 @@ from h2o_export.staging import check_output, staged_folder
 from h2o_runtime.bundles.manifest import GraphSpec, Manifest, TensorSpec
 from h2o_runtime.components.options import Configuration, option
 from h2o_runtime.errors import ConfigError, OutputError, unimportable
-from h2o_runtime.model_spec import ModelSpec, WeightSpec
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.ort.cuda import import_onnxruntime
 from h2o_runtime.policies.prefill import Query
 from h2o_runtime.process import uncollected
@@ -301,16 +301,7 @@ def _weights(model: ModelSpec) -> str:
     if model.weights is None or not model.weights.quantized:
         return model.dtype
     w = model.weights
-    return f"{_shares(w)} (head {w.head}) with a scale every {w.block_size}, activations {model.dtype}"
-
-
-def _shares(weights: WeightSpec) -> str:
-    """Formats of layers' matrices, the commonest first, with their shares of the weights, if there are several."""
-    formats = sorted(weights.formats.items(), key=lambda item: -item[1].elements)
-    whole = sum(share.elements for _, share in formats)
-    if len(formats) < 2:
-        return weights.projections
-    return ", ".join(f"{share.elements / whole:.0%} {name}" for name, share in formats)
+    return f"{w.shares} (head {w.head}) with a scale every {w.block_size}, activations {model.dtype}"
 
 
 def _distinct(graphs: Sequence[GraphSpec]) -> Iterator[tuple[str, GraphSpec]]:

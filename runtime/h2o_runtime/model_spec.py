@@ -57,6 +57,15 @@ class WeightSpec(Spec):
         return self.block_size is not None
 
     @property
+    def shares(self) -> str:
+        """Formats of layers' matrices, the commonest first, with their shares of the weights if there are several."""
+        formats = sorted(self.formats.items(), key=lambda item: -item[1].elements)
+        whole = sum(share.elements for _, share in formats)
+        if len(formats) < 2:
+            return self.projections
+        return ", ".join(f"{share.elements / whole:.0%} {name}" for name, share in formats)
+
+    @property
     def total(self) -> int:
         others = self.other_bytes + self.layer_tables_bytes
         return self.projection_bytes + self.table_bytes + self.head_bytes + others

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Query, Response
 
 from h2o_runtime.caches import CACHES
 from h2o_runtime.components.options import MOST
+from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.policies.prefill import PREFILL
 from h2o_server.about.memory_view import MemorySnapshot
 from h2o_server.about.metrics import CONTENT_TYPE
@@ -127,6 +128,17 @@ def _model(service: Service, created: int) -> ModelObject:
     )
 
 
+def _weights(model: ModelSpec) -> dict[str, Any]:
+    """Formats of layers' matrices, with what they hold, and the head's."""
+    weights = model.weights
+    if weights is None:
+        return {"formats": {}, "head": model.dtype}
+    return {
+        "formats": {name: share.model_dump() for name, share in weights.formats.items()},
+        "head": weights.head,
+    }
+
+
 def _props(service: Service) -> dict[str, Any]:
     model = service.model
     limits = service.settings.limits
@@ -141,6 +153,7 @@ def _props(service: Service) -> dict[str, Any]:
         "bos_token": model.tokenizer.special_tokens.get("bos_token"),
         "eos_token": model.tokenizer.special_tokens.get("eos_token"),
         "build_info": f"h2o-edge {metadata.version('h2o-edge')}",
+        "weights": _weights(model.generator.model),
         "backend": model.generator.loaded.backend.name,
         "device": model.generator.spec.device.name,
         "attention": model.generator.spec.provider.name,
