@@ -58,7 +58,7 @@ class WeightSpec(Spec):
 
     @property
     def shares(self) -> str:
-        """Formats of layers' matrices, the commonest first, with their shares of the weights if there are several."""
+        """Formats of layers' matrices, the commonest first, with their shares of the weights."""
         formats = sorted(self.formats.items(), key=lambda item: -item[1].elements)
         whole = sum(share.elements for _, share in formats)
         if len(formats) < 2:
