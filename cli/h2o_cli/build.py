@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from h2o_cli import usage
+from h2o_cli.bundle_argument import as_bundle, bundle_argument
 from h2o_cli.common import json_option, print_json, show, start_logging, verbose_option
 from h2o_cli.help import version_option
 from h2o_cli.progress import stages
@@ -64,7 +65,7 @@ class TargetSettings(Configuration):
 
 @click.command(cls=usage.Command, context_settings={"help_option_names": ["-h", "--help"]})
 @version_option
-@click.argument("bundle", type=click.Path(path_type=Path))
+@bundle_argument
 @click.option(
     "--target",
     type=SettingsText(TargetSettings, first="target"),
@@ -90,7 +91,7 @@ class TargetSettings(Configuration):
 @json_option
 @verbose_option
 def main(
-    bundle: Path,
+    bundle: str,
     target: TargetSettings,
     max_context: int,
     batch_size: int | None,
@@ -112,7 +113,7 @@ def main(
     options = BuildOptions(
         *(target.target, target.capabilities, max_context, batch_size, profiles, plugins, force)
     )
-    selection = select_engines(Bundle.open(bundle), options)
+    selection = select_engines(Bundle.open(as_bundle(bundle)), options)
     if dry_run:
         check_folder(selection)
         if plugins is not None:

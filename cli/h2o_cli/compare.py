@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from h2o_cli import usage
+from h2o_cli.bundle_argument import as_bundle, bundle_argument
 from h2o_cli.common import (
     json_option,
     make_console,
@@ -124,14 +125,14 @@ _machine_options = grouped(
 
 @click.command(cls=HelpfulCommand, first=_FIRST)
 @version_option
-@click.argument("bundle", type=click.Path(path_type=Path))
+@bundle_argument
 @_comparison_options
 @_machine_options
 @needing(_in_stages("pipeline"), needing(Beside("against"), prefill_options))
 @json_option
 @verbose_option
 def main(
-    bundle: Path,
+    bundle: str,
     stages: tuple[str, ...],
     prompt_file: Path | None,
     length: int,
@@ -154,7 +155,7 @@ def main(
     Exit code 3: a tolerance was missed.
     """
     start_logging(verbose)
-    opened = Bundle.open(bundle, check_graphs=False)
+    opened = Bundle.open(as_bundle(bundle), check_graphs=False)
     prefill, library = chosen_prefill(_small(), flags) or _small(), _import_comparison()
     ids, named = prompt_ids(opened, prompt_file, length), flags.pop("checkpoint")
     reference, notes = _reference(opened, named) if "pipeline" in stages else (None, [])

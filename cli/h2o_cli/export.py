@@ -26,6 +26,7 @@ from h2o_cli.common import (
 from h2o_cli.effects import NotBeside, needing
 from h2o_cli.extras import needs_export
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
+from h2o_cli.kept_options import kept_options
 from h2o_cli.model_options import chat_template_option
 from h2o_cli.output_path import OutputPath
 from h2o_cli.policy_options import chosen_prefill, prefill_options
@@ -164,6 +165,7 @@ _output_options = grouped(
 @_checkpoint_options
 @prefill_options
 @_output_options
+@kept_options
 def main(
     checkpoint: str,
     output: Path | None,

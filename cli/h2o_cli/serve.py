@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 import click
 
 from h2o_cli import usage
+from h2o_cli.bundle_argument import as_bundle, bundle_argument
 from h2o_cli.common import verbose_option
 from h2o_cli.effects import Beside, needing
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
@@ -211,7 +212,7 @@ _pool_options = grouped(
 
 @click.command(cls=HelpfulCommand, first=_FIRST)
 @version_option
-@click.argument("bundle")
+@bundle_argument
 @_server_options
 @prefill_options
 @_pool_options
@@ -235,9 +236,10 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
         ) from error
     start_logging(log_format, verbose)
     slots: SlotSettings = flags.pop("slots")
-    manifest = Manifest.read(Path(bundle))
+    folder = as_bundle(bundle)
+    manifest = Manifest.read(folder)
     chosen = chosen_prefill(manifest.prefill, flags)
-    settings = _settings(bundle, slots.piece, flags)
+    settings = _settings(folder, slots.piece, flags)
     arguments = on_device(load_arguments(flags), manifest, chosen or manifest.prefill) | {
         "slots": None if slots.slots == "auto" else slots.slots,
         "slot_bytes": None if slots.memory == "auto" else slots.memory * _MIB,
@@ -252,7 +254,7 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
     dialect: str = flags.pop("dialect")
 
     def load() -> TextModel:
-        model = TextModel.load(bundle, **arguments)
+        model = TextModel.load(folder, **arguments)
         if dialect != "auto":
             model.speak(DIALECTS[dialect]())
         return model
@@ -266,12 +268,12 @@ def main(bundle: str, log_format: Any, verbose: int, **flags: Any) -> None:
         sys.exit(128 + ended.signal)
 
 
-def _settings(bundle: str, piece: int, flags: dict[str, Any]) -> ServerSettings:
+def _settings(bundle: Path, piece: int, flags: dict[str, Any]) -> ServerSettings:
     """Takes the server's own flags out of `flags`. Raises ConfigError and InputError."""
     return ServerSettings(
         host=flags.pop("host"),
         port=flags.pop("port"),
-        alias=Path(bundle).resolve().name if (alias := flags.pop("alias")) is None else alias,
+        alias=bundle.resolve().name if (alias := flags.pop("alias")) is None else alias,
         api_keys=(*os.environ.get(_KEYS, "").split(), *_keys(flags.pop("api_key_file"))),
         cors_origins=flags.pop("cors_origin"),
         allowed_hosts=flags.pop("allowed_hosts"),

@@ -71,7 +71,7 @@ def _claim(staging: Path, output: Path) -> int:
             staging.mkdir()
         lock = os.open(staging, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            with _where_locks_are_unknown():
+            with where_locks_are_unknown():
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(lock, staging):
                 for leftover in staging.iterdir():
@@ -110,7 +110,7 @@ def _remove(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _where_locks_are_unknown() -> Iterator[None]:
+def where_locks_are_unknown() -> Iterator[None]:
     """Some network file systems have no locks; there, users must not export twice to one folder."""
     try:
         yield

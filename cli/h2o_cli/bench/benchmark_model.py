@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from h2o_cli.bench.shapes import SHAPES
+from h2o_cli.bundle_argument import as_bundle
 from h2o_cli.extras import needs_export
 from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.errors import BackendError, BundleError, OutputError
@@ -31,7 +32,7 @@ class BenchmarkModel:
 
     @classmethod
     def open(cls, name: str, work: Path, dtype: str, checkpoint: Path | None = None) -> BenchmarkModel:
-        """`name` is a bundle's folder or a key of SHAPES; for a key, a random checkpoint and its bundle are
+        """`name` is what `as_bundle` takes, or a key of SHAPES; for a key, a random checkpoint and its bundle are
         created.
         """
         if name in SHAPES and not Path(name).is_dir():
@@ -39,9 +40,8 @@ class BenchmarkModel:
             source = _once(folder / "checkpoint", lambda empty: _write_checkpoint(name, empty))
             bundle = _once(folder / "bundle", lambda empty: _export(source, empty, dtype))
             return cls(name, bundle, source, folder, Manifest.read(bundle))
-        if not Path(name).is_dir():
-            raise BundleError(f"{name}: neither a bundle's folder nor a built-in shape ({', '.join(SHAPES)})")
-        manifest = Manifest.read(Path(name))
+        bundle = as_bundle(name, f"neither a bundle's folder nor a built-in shape ({', '.join(SHAPES)})")
+        manifest = Manifest.read(bundle)
         known = checkpoint or Path(manifest.checkpoint.source)
         found = known if is_gguf(known) or (known / "config.json").is_file() else None
         if manifest.checkpoint.adapter is not None and checkpoint is None:
@@ -51,7 +51,7 @@ class BenchmarkModel:
                 f"{checkpoint}: no GGUF file and no folder with a config.json, so this is not a checkpoint"
             )
         identity = f"{manifest.checkpoint.sha256[:12]}-{manifest.model.dtype}"
-        return cls(Path(name).name, Path(name), found, work / identity, manifest)
+        return cls(bundle.name, bundle, found, work / identity, manifest)
 
     def converted(self, name: str, convert: Callable[[Path], None]) -> Path:
         """A peer's folder of the same weights; if missing, `convert` writes it into an empty folder."""

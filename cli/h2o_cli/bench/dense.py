@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from h2o_cli import usage
+from h2o_cli.bundle_argument import as_bundle, bundle_argument
 from h2o_cli.common import (
     json_option,
     print_json,
@@ -37,7 +38,7 @@ SEEN = 64  # tokens before the ones whose log-probabilities count
 
 
 @click.command(cls=usage.Command)
-@click.argument("folder", metavar="BUNDLE", type=click.Path(path_type=Path))
+@bundle_argument
 @click.option(
     "--length", type=click.IntRange(min=2), default=1024, show_default=True, help="Tokens of a long call."
 )
@@ -48,19 +49,20 @@ SEEN = 64  # tokens before the ones whose log-probabilities count
 @json_option
 @verbose_option
 def dense(
-    folder: Path, length: int, repetitions: int, threads: int | None, as_json: bool, verbose: int
+    bundle: str, length: int, repetitions: int, threads: int | None, as_json: bool, verbose: int
 ) -> None:
     """Find the fastest products with integer weights on this machine; later commands use them on the CPU."""
     start_logging(verbose)
-    bundle = Bundle.open(folder)
-    if not bundle.manifest.model.quantized:
+    folder = as_bundle(bundle)
+    opened = Bundle.open(folder)
+    if not opened.manifest.model.quantized:
         raise ConfigError(
             f"{folder}: its weights are floats: export with --weights int8 or int4 to measure dense forms"
         )
     cores = threads or default_threads()
-    choice_target(bundle.manifest, cores)
-    speeds = _speeds(bundle, cores, length, repetitions)
-    losses = _losses(folder, bundle, cores)
+    choice_target(opened.manifest, cores)
+    speeds = _speeds(opened, cores, length, repetitions)
+    losses = _losses(folder, opened, cores)
     times = tuple(
         DenseTimes(
             form=kind.form,
@@ -72,7 +74,7 @@ def dense(
         for kind in _kinds()
     )
     measured = Measured(machine=machine(cores), times=times)
-    path = keep(measured, bundle.manifest, cores)
+    path = keep(measured, opened.manifest, cores)
     if as_json:
         best = measured.best()._asdict()
         print_json({**measured.model_dump(), "best": best, "file": str(path)})

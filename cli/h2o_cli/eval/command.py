@@ -12,6 +12,7 @@ import click
 from rich.markup import escape
 
 from h2o_cli import usage
+from h2o_cli.bundle_argument import as_bundle
 from h2o_cli.common import print_json, show, start_logging
 from h2o_cli.eval.contestants import Contestant, Kind
 from h2o_cli.eval.measuring import Extent, Measurer
@@ -36,7 +37,7 @@ _FIRST = (
 @version_option
 @eval_options
 def main(
-    bundle: Path, as_json: bool, verbose: int, tolerance: float | None, pictures: Path | None, **flags: Any
+    bundle: str, as_json: bool, verbose: int, tolerance: float | None, pictures: Path | None, **flags: Any
 ) -> None:
     """Measure the loss of quality from sparse prefill, compared with full attention.
 
@@ -44,18 +45,19 @@ def main(
     the increase is above --tolerance, or the model is too weak to show one.
     """
     start_logging(verbose)
-    manifest = Manifest.read(bundle)
+    folder = as_bundle(bundle)
+    manifest = Manifest.read(folder)
     extent = make_extent(manifest, flags)
     found, arguments = make_contestants(manifest, flags, extent.length)
-    tokenizer = Tokenizer.load(bundle)
+    tokenizer = Tokenizer.load(folder)
     documents = read_documents(flags, tokenizer, extent.text_tokens, manifest)
     if pictures:
         from h2o_cli.eval.pictures import check_folder, draw
 
         check_folder(pictures)
     _announce(found, documents, extent, manual=not (flags["texts"] or flags["suite"]))
-    frame = ChatFrame.of(bundle) if extent.needles else ChatFrame()
-    with Generator.load(bundle, **arguments) as generator:
+    frame = ChatFrame.of(folder) if extent.needles else ChatFrame()
+    with Generator.load(folder, **arguments) as generator:
         _check_host(generator, extent)
         sanity, values = Measurer(generator, tokenizer, documents, found, extent, frame).run()
     summaries = summarize(values)
@@ -63,7 +65,7 @@ def main(
     if as_json:
         print_json(
             {
-                "model": bundle.resolve().name,
+                "model": folder.resolve().name,
                 "checkpoint_sha256": manifest.checkpoint.sha256,
                 "extent": asdict(extent),
                 "texts": [{"name": document.name, "sha256": document.sha256} for document in documents],
@@ -73,7 +75,7 @@ def main(
             }
         )
     else:
-        show(*comparison(bundle.name, extent.in_words(documents), sanity, summaries))
+        show(*comparison(folder.name, extent.in_words(documents), sanity, summaries))
         show(*(escape(f"{pictures}: {', '.join(drawn)}") for _ in drawn[:1]))
     if tolerance is not None:
         _judge(summaries, sanity, tolerance)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import click
 
+from h2o_cli.bundle_argument import bundle_argument
 from h2o_cli.common import NotNegative, argument_text, json_option, verbose_option
 from h2o_cli.effects import Beside, NotBeside, needing
 from h2o_cli.eval.contestants import Contestant, contestants
@@ -180,7 +181,7 @@ _OF_METRICS = (
 )
 eval_options = grouped(
     Group.MEASUREMENT,
-    click.argument("bundle", type=click.Path(path_type=Path)),
+    bundle_argument,
     *_TEXTS,
     click.option(
         "--metrics",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import click
 
+from h2o_cli.bundle_argument import as_bundle, bundle_argument
 from h2o_cli.common import argument_text, json_option, print_json, start_logging, verbose_option
 from h2o_cli.effects import Beside, needing
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
@@ -116,7 +116,7 @@ _answer_options = grouped(
 
 @click.command(cls=HelpfulCommand, first=_FIRST)
 @version_option
-@click.argument("bundle")
+@bundle_argument
 @click.argument("source", metavar="[-]", required=False)
 @_prompt_options
 @_answer_options
@@ -146,7 +146,6 @@ def main(
     """
     start_logging(verbose)
     prepare_output()
-    manifest = Manifest.read(Path(bundle))
     system = None if system is None else argument_text(system, "--system")
     shown = TextFlags(
         PromptSource.of(prompt, file, source, piped=is_piped() and not (chat and not as_json)),
@@ -155,6 +154,8 @@ def main(
         as_json,
         logprobs=flags["logprobs"] is not None,
     )
+    folder = as_bundle(bundle)
+    manifest = Manifest.read(folder)
     cache = SavedCache.of(flags)
     default = cache.default(manifest.prefill)
     chosen = chosen_prefill(default, flags)
@@ -167,7 +168,7 @@ def main(
     elif cache.loaded is not None:  # the session goes on under its own
         settings = replace(settings, prefill=default)
     with (
-        TextModel.load(bundle, **arguments) as model,
+        TextModel.load(folder, **arguments) as model,
         Stop.of_command().noted(),
         cache.around(model.generator, settings.prefill or manifest.prefill),
     ):

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from h2o_export.checkpoint_files import HUB_PATTERNS, locate
 from h2o_export.checkpoints.adapters import check_without_adapter
 from h2o_export.checkpoints.arranged import arranged
 from h2o_export.checkpoints.checkpoint import Checkpoint, CheckpointInFiles
 from h2o_export.checkpoints.drafting import with_present_draft
 from h2o_export.checkpoints.gguf import GGUFCheckpoint
 from h2o_export.checkpoints.layer_slices import with_layer_slices
-from h2o_export.checkpoints.locate import locate
 from h2o_export.checkpoints.lora import merged
 from h2o_export.checkpoints.quantized import QuantizedCheckpoint
-from h2o_export.checkpoints.safetensors import HUB_PATTERNS, SafetensorsCheckpoint
+from h2o_export.checkpoints.safetensors import SafetensorsCheckpoint
 from h2o_export.checkpoints.stacked import with_single_experts
 from h2o_export.checkpoints.templated import templated
 from h2o_runtime.errors import CheckpointError

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from h2o_export.checkpoint_files import ADAPTER
 from h2o_runtime.errors import CheckpointError
 from h2o_runtime.files.inputs import confined
 
-CONFIG = "adapter_config.json"
 _WEIGHTS = "adapter_model"
 _IN_MODEL = (".base_layer.", ".lora_A.")
 _MERGE = "PeftModel.from_pretrained(model, adapter).merge_and_unload().save_pretrained(folder)"
@@ -18,13 +18,13 @@ _MERGE = "PeftModel.from_pretrained(model, adapter).merge_and_unload().save_pret
 
 def check_without_adapter(folder: Path, source: str) -> None:
     """Raises CheckpointError for a folder with an adapter, alone or beside a model."""
-    if not (folder / CONFIG).is_file():
+    if not (folder / ADAPTER).is_file():
         return
     weights = [file for file in folder.glob("*.safetensors") if not file.name.startswith(_WEIGHTS)]
     if weights and (folder / "config.json").is_file():
         raise CheckpointError(
-            f"{source}: has an adapter beside the model ({CONFIG}); merge it by `adapter`, which takes its folder, "
-            "or remove its files to export the model without it"
+            f"{source}: has an adapter beside the model ({ADAPTER}); merge it by `adapter`, which takes its "
+            "folder, or remove its files to export the model without it"
         )
     raise CheckpointError(
         f"{source}: is an adapter for {_base_model(folder)}, not a model; export that model, and name this "
@@ -44,7 +44,7 @@ def check_merged(names: Iterable[str], source: object) -> None:
 
 def _base_model(folder: Path) -> str:
     try:
-        said: Any = json.loads(confined(folder, CONFIG, CheckpointError).read_text(encoding="utf-8"))
+        said: Any = json.loads(confined(folder, ADAPTER, CheckpointError).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         said = None
     name = said.get("base_model_name_or_path") if isinstance(said, dict) else None

@@ -17,7 +17,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from h2o_export.checkpoints.adapters import CONFIG
+from h2o_export.checkpoint_files import ADAPTER
 from h2o_export.checkpoints.checkpoint import Checkpoint
 from h2o_export.checkpoints.derived import DerivedCheckpoint
 from h2o_export.checkpoints.safetensors import SafetensorsCheckpoint, read_json
@@ -53,9 +53,9 @@ class Adapter:
     @classmethod
     def open(cls, folder: Path) -> Adapter:
         """Raises CheckpointError for what is no LoRA adapter, or does more than W + scale · B A."""
-        if not (folder / CONFIG).is_file():
-            raise CheckpointError(f"{folder}: has no {CONFIG}, so it is not the folder of an adapter")
-        settings = read_json(folder / CONFIG)
+        if not (folder / ADAPTER).is_file():
+            raise CheckpointError(f"{folder}: has no {ADAPTER}, so it is not the folder of an adapter")
+        settings = read_json(folder / ADAPTER)
         _refuse_others(folder, settings)
         shapes = _shapes(folder)
         found: dict[str, dict[str, str]] = {}
@@ -76,7 +76,7 @@ class Adapter:
             if shapes[a][0] != rank or shapes[b][1] != rank:
                 raise CheckpointError(
                     f"{folder}: the factors of '{module}' have the shapes {list(shapes[a])} and {list(shapes[b])}, "
-                    f"but {CONFIG} says rank {rank:g}"
+                    f"but {ADAPTER} says rank {rank:g}"
                 )
             alpha = _setting(folder, settings, "alpha_pattern", "lora_alpha", 8, module)
             scale[module] = alpha / (math.sqrt(rank) if settings.get("use_rslora") else rank)
@@ -94,7 +94,7 @@ class Adapter:
         return shapes[b][0], shapes[a][1]
 
     def sha256(self) -> str:
-        hashes = (file_sha256(_file(self.folder, name)) for name in (CONFIG, WEIGHTS))
+        hashes = (file_sha256(_file(self.folder, name)) for name in (ADAPTER, WEIGHTS))
         return hashlib.sha256(b"".join(map(bytes.fromhex, hashes))).hexdigest()
 
 
@@ -105,7 +105,7 @@ def _refuse_others(folder: Path, settings: Mapping[str, Any]) -> None:
     used = [name for name in sorted(settings.keys() - _READ - _TRAINING) if _is_used(name, settings[name])]
     if used:
         raise CheckpointError(
-            f"{folder}: {CONFIG} has {', '.join(used)}, which cannot be merged here; merge it by peft's "
+            f"{folder}: {ADAPTER} has {', '.join(used)}, which cannot be merged here; merge it by peft's "
             "merge_and_unload()"
         )
 
@@ -130,9 +130,11 @@ def _setting(
                 value = own
                 break
     except (re.error, AttributeError) as error:
-        raise CheckpointError(f"{folder}: {CONFIG} has a {by_module} that cannot be read: {error}") from error
+        raise CheckpointError(
+            f"{folder}: {ADAPTER} has a {by_module} that cannot be read: {error}"
+        ) from error
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise CheckpointError(f"{folder}: {CONFIG} has {value!r} as {everywhere} of '{module}'")
+        raise CheckpointError(f"{folder}: {ADAPTER} has {value!r} as {everywhere} of '{module}'")
     return value
 
 

@@ -16,34 +16,16 @@ from torch import Tensor
 
 from h2o_export.architecture.config import ModelConfig
 from h2o_export.architecture.families import FAMILIES
+from h2o_export.checkpoint_files import GENERATION, TOKENIZER_FILES
 from h2o_export.checkpoints import adapters
 from h2o_export.checkpoints.checkpoint import CheckpointInFiles
-from h2o_export.checkpoints.sentence import MODULES, embedding_spec
+from h2o_export.checkpoints.sentence import embedding_spec
 from h2o_export.checkpoints.text_model import text_config, text_names
 from h2o_runtime.bundles.manifest import EmbeddingSpec, file_sha256
 from h2o_runtime.errors import BundleError, CheckpointError
 from h2o_runtime.files.inputs import confined
 from h2o_runtime.text import Tokenizer
 from h2o_runtime.text.files import REMEDY
-
-GENERATION = "generation_config.json"
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    GENERATION,
-    "chat_template.jinja",
-)
-HUB_PATTERNS = (
-    "config.json",
-    adapters.CONFIG,
-    "*quant*_config.json",  # of older packed checkpoints
-    "*.safetensors",
-    "*.safetensors.index.json",
-    *TOKENIZER_FILES,
-    MODULES,
-    "*Pooling/config.json",
-)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from h2o_export.checkpoint_files import MODULES
 from h2o_runtime.bundles.manifest import EmbeddingSpec
 from h2o_runtime.errors import CheckpointError
 from h2o_runtime.files.inputs import confined
@@ -14,7 +15,6 @@ from h2o_runtime.names import Pooling
 
 log = logging.getLogger(__name__)
 
-MODULES = "modules.json"
 # The value of `pooling_mode`, or the key that is true after `pooling_mode_`.
 _POOLINGS = {
     "mean": Pooling.MEAN,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from h2o_export.architecture.delta import DeltaConfig
+from h2o_export.checkpoint_files import SHARD, is_gguf, shards_of
 from h2o_export.checkpoints.checkpoint import CheckpointInFiles
 from h2o_export.checkpoints.gguf import latent, mamba, names, rope, states
 from h2o_export.checkpoints.gguf.architectures import ARCHITECTURES
@@ -32,7 +32,6 @@ from h2o_runtime.names import Pooling
 
 DECAY = ".A_log"  # of layers with a state; a file has -exp of it
 _POOLINGS = {1: Pooling.MEAN, 3: Pooling.LAST}  # llama.cpp's numbers
-_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
 @dataclass(frozen=True)
@@ -51,10 +50,7 @@ class GGUFCheckpoint(CheckpointInFiles):
 
     @classmethod
     def takes(cls, path: Path) -> bool:
-        if not path.is_file():
-            return False
-        with path.open("rb") as stream:
-            return path.suffix == ".gguf" or stream.read(4) == b"GGUF"
+        return is_gguf(path)
 
     @classmethod
     def open(cls, path: Path, source: str) -> GGUFCheckpoint:
@@ -264,7 +260,7 @@ def _read(stored: TensorEntry) -> NDArray[np.uint8]:
 
 def _read_shards(path: Path) -> tuple[tuple[Path, ...], Header]:
     """The file, or all shards of a split one; the header is the first shard's with the tensors of all."""
-    named = _SHARD.fullmatch(path.name)
+    named = SHARD.fullmatch(path.name)
     header = read_header(path)
     count = header.metadata.get("split.count", 0)
     if not isinstance(count, int) or count <= 1:
@@ -274,9 +270,7 @@ def _read_shards(path: Path) -> tuple[tuple[Path, ...], Header]:
             f"{path}: is one of {count} files of a model, but has no name like model-00001-of-{count:05d}.gguf, by "
             "which the others are found; restore its name"
         )
-    shards = tuple(
-        path.with_name(f"{named['stem']}-{i:05d}-of-{count:05d}.gguf") for i in range(1, count + 1)
-    )
+    shards = shards_of(path, count)
     missing = [shard.name for shard in shards if not shard.is_file()]
     if missing:
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""Locates a checkpoint: a path, or a hub name looked up in the hub's cache."""
+"""The files of a checkpoint, and where they are: at a path, or in the hub's cache. Imports no large library."""
 
 from __future__ import annotations
 
@@ -8,7 +8,28 @@ from pathlib import Path
 
 from h2o_runtime.errors import CheckpointError
 
-_HUB_NAME = re.compile(r"(?![.~])([^/\\]+)/[^/\\]+(?<!\.gguf)")
+ADAPTER = "adapter_config.json"
+GENERATION = "generation_config.json"
+MODULES = "modules.json"
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    GENERATION,
+    "chat_template.jinja",
+)
+HUB_PATTERNS = (
+    "config.json",
+    ADAPTER,
+    "*quant*_config.json",  # of older packed checkpoints
+    "*.safetensors",
+    "*.safetensors.index.json",
+    *TOKENIZER_FILES,
+    MODULES,
+    "*Pooling/config.json",
+)
+HUB_NAME = re.compile(r"(?![.~])([^/\\]+)/[^/\\]+(?<!\.gguf)")
+SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
 def locate(source: str, patterns: Sequence[str], download: bool) -> Path:
@@ -24,7 +45,7 @@ def locate(source: str, patterns: Sequence[str], download: bool) -> Path:
             return path
     except (OSError, RuntimeError) as error:  # for example, a name too long, no permission, an unknown ~user
         raise CheckpointError(f"{source}: cannot be looked up: {error}") from error
-    name = _HUB_NAME.fullmatch(source)
+    name = HUB_NAME.fullmatch(source)
     if name is None:
         raise CheckpointError(f"{source}: no such file or folder")
     if download and Path(name[1]).is_dir():
@@ -44,6 +65,19 @@ def locate(source: str, patterns: Sequence[str], download: bool) -> Path:
         raise CheckpointError(
             f"{source}: no such folder here, and the hub could not give it: {_reason(error)}"
         ) from error
+
+
+def is_gguf(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        return path.suffix == ".gguf" or stream.read(4) == b"GGUF"
+
+
+def shards_of(path: Path, count: int) -> tuple[Path, ...]:
+    """The files of a split GGUF model, by the name of one of them."""
+    stem = path.name[: -len("-00000-of-00000.gguf")]
+    return tuple(path.with_name(f"{stem}-{i:05d}-of-{count:05d}.gguf") for i in range(1, count + 1))
 
 
 def _reason(error: Exception) -> str:
