@@ -1,0 +1,312 @@
+"""Checkpoints in place of bundles: they are exported once, into the user's cache."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from click.testing import CliRunner
+from tests.cli.conftest import Run, Start, read_until
+
+from h2o_cli import kept_exports
+from h2o_cli.bundle_argument import as_bundle
+from h2o_cli.export import main as export
+from h2o_runtime.bundles.manifest import Manifest
+from h2o_runtime.errors import BundleError, CheckpointError, H2OError, OutputError
+
+pytestmark = pytest.mark.timeout(600)
+
+PROMPT = ("-p", "Once", "-n", 2)
+TAKEN = "a GGUF file, a Hugging Face folder and a hub's OWNER/NAME are taken too, and exported once"
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of what is kept, in a cache that is empty at first."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return tmp_path / "cache" / "h2o-edge" / "bundles"
+
+
+def without_exporter(*words: object) -> subprocess.CompletedProcess[str]:
+    """h2o-run where the packages of the extra `export` cannot be imported."""
+    script = (
+        "import runpy, sys\n"
+        "sys.modules.update(dict.fromkeys(['torch', 'transformers']))\n"
+        "runpy.run_module('h2o_cli.run', run_name='__main__', alter_sys=True)\n"
+    )
+    command = [sys.executable, "-c", script, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+
+# --- With real exports ------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_first_start_exports_and_the_second_needs_no_exporter(
+    h2o: Run, checkpoint: Path, kept: Path
+) -> None:
+    missing = without_exporter(checkpoint, *PROMPT)
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert missing.stderr.startswith("error: exporting needs more packages (No module named 'torch'): pip")
+    assert missing.stderr.count("\n") == 1
+    first = h2o("run", checkpoint, *PROMPT, "--json", env=dict(os.environ))
+    assert first.returncode == 0, first.stderr
+    (bundle,) = kept.glob(f"*/{checkpoint.name}")
+    assert first.stderr.decode().splitlines()[0] == f"{checkpoint} is exported once to {bundle}"
+    second = without_exporter(checkpoint, *PROMPT, "--json")
+    assert (second.returncode, second.stderr) == (0, "")
+    assert json.loads(second.stdout)["tokens"] == json.loads(first.stdout)["tokens"]
+    manifest = Manifest.read(bundle)
+    assert manifest.checkpoint.source == str(checkpoint)
+    assert manifest.validation is not None
+
+
+def begun(process: subprocess.Popen[bytes], kept: Path) -> None:
+    """Wait until it says that it exports, and has begun to write."""
+    read_until(process.stderr, b"exported once to .*\n")
+    while not list(kept.glob("*/.*.partial")):
+        assert process.poll() is None
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_after_a_kill_two_at_once_export_once(start_h2o: Start, checkpoint: Path, kept: Path) -> None:
+    words, options = ("run", checkpoint, *PROMPT), {"env": dict(os.environ)}
+    killed = start_h2o(*words, **options)
+    begun(killed, kept)
+    children = psutil.Process(killed.pid).children(recursive=True)
+    for process in (killed, *children):
+        process.kill()
+    psutil.wait_procs(children)
+    first = start_h2o(*words, **options)
+    read_until(first.stderr, b"exported once to .*\n")
+    second = start_h2o(*words, **options)
+    assert second.communicate(timeout=500)[1].decode() == (
+        f"waiting for another process, which exports {checkpoint}\n"
+    )
+    first.communicate(timeout=100)
+    assert (first.returncode, second.returncode) == (0, 0)
+    (folder,) = (path for path in kept.iterdir() if path.name not in ("index", "locks"))
+    assert [path.name for path in folder.iterdir()] == [checkpoint.name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_the_export_too(
+    start_h2o: Start, checkpoint: Path, kept: Path, number: signal.Signals
+) -> None:
+    process = start_h2o("run", checkpoint, *PROMPT, env=dict(os.environ))
+    begun(process, kept)
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(number)
+    told = process.communicate(timeout=100)[1].decode()
+    assert (process.returncode, told.splitlines()[-1:]) == (128 + number, ["stopped"])
+    assert not any(child.is_running() for child in children)
+    assert not list(kept.glob("*/.*.partial"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["half a file", "an adapter"])
+def test_what_h2o_export_refuses_ends_the_command(case: str, h2o: Run, tmp_path: Path) -> None:
+    word, told = tmp_path / "model.gguf", b"model.gguf: "
+    if case == "half a file":
+        word.write_bytes(b"GGUF")
+    else:
+        word = tmp_path / "adapter"
+        word.mkdir()
+        (word / "adapter_config.json").write_text("{}")
+        told = b"adapter: is an adapter for another model, not a model"
+    done = h2o("run", word, *PROMPT, env=dict(os.environ))
+    first, error = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"is exported once to" in first
+    assert error.startswith(b"error: ")
+    assert told in error
+
+
+def test_the_flags_of_exports_are_the_defaults() -> None:
+    defaults = {max(option.opts, key=len): option.default for option in export.params}
+    given = dict(zip(kept_exports.FLAGS[::2], kept_exports.FLAGS[1::2], strict=True))
+    assert defaults["--dtype"] == given["--dtype"]
+    assert defaults["--weights"].weights == given["--weights"]
+
+
+# --- With a bundle that is there --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def exports(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Exports that began; each copies a bundle."""
+    made: list[Path] = []
+
+    def copy(word: str, bundle: Path, lock: int) -> None:
+        made.append(bundle)
+        shutil.copytree(tiny_bundle, bundle)
+
+    monkeypatch.setattr(kept_exports, "_export", copy)
+    return made
+
+
+def gguf(path: Path, content: bytes = b"") -> Path:
+    path.write_bytes(b"GGUF" + content)
+    return path
+
+
+def test_a_file_is_read_again_where_it_changed(
+    exports: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = gguf(tmp_path / "model.gguf")
+    bundle = as_bundle(str(file))
+    with monkeypatch.context() as patched:
+        patched.setattr(kept_exports, "file_sha256", lambda path: pytest.fail("the file was read"))
+        assert as_bundle(str(file)) == bundle
+    os.utime(file, (1, 1))
+    assert as_bundle(str(file)) == bundle
+    assert as_bundle(str(shutil.copy(file, tmp_path / "copy.gguf"))) == bundle
+    assert exports == [bundle]
+    gguf(file, b"!")
+    assert as_bundle(str(file)) != bundle
+    assert len(exports) == 2
+
+
+def test_all_files_of_a_model_count(exports: list[Path], tmp_path: Path) -> None:
+    shards = [gguf(tmp_path / f"big-0000{number}-of-00002.gguf") for number in (1, 2)]
+    first = as_bundle(str(shards[1]))
+    assert first == as_bundle(str(shards[0]))
+    assert first.name == "big"
+    gguf(shards[1], b"!")
+    assert as_bundle(str(shards[0])) != first
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors", "README.md"):
+        (folder / name).write_text("{}")
+    first = as_bundle(str(folder))
+    (folder / "README.md").write_text("changed")
+    assert as_bundle(str(folder)) == first
+    (folder / "chat_template.jinja").write_text("changed")
+    assert as_bundle(str(folder)) != first
+
+
+def test_a_file_that_changes_meanwhile_is_not_kept(
+    tmp_path: Path, exports: list[Path], kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, copy = gguf(tmp_path / "model.gguf"), kept_exports._export
+
+    def change(*arguments: Any) -> None:
+        copy(*arguments)
+        gguf(file, b"!")
+
+    monkeypatch.setattr(kept_exports, "_export", change)
+    with pytest.raises(CheckpointError, match="was changed while it was exported"):
+        as_bundle(str(file))
+    assert not list(kept.glob("*/model"))
+
+
+def test_a_hubs_name_is_asked_once(
+    exports: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And again for the revision that its cache has by then."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    reference = tmp_path / "hub" / "models--owner--name" / "refs" / "main"
+    asked = []
+
+    def give(name: str, patterns: object, download: bool) -> None:
+        asked.append((name, download))
+        reference.parent.mkdir(parents=True, exist_ok=True)
+        reference.write_text(f"revision {len(asked)}")
+
+    monkeypatch.setattr(kept_exports, "locate", give)
+    first = as_bundle("owner/name")
+    assert as_bundle("owner/name") == first
+    assert first.name == "name"
+    assert asked == [("owner/name", True)]
+    reference.write_text("another")
+    assert as_bundle("owner/name") != first
+    (tmp_path / "owner" / "name").mkdir(parents=True)
+    with pytest.raises(BundleError, match=r"owner/name: no manifest.json"):  # the path wins
+        as_bundle("owner/name")
+
+
+def run_export(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(export, words)
+    return done.exit_code, done.output
+
+
+def test_what_is_kept_is_listed_and_removed(
+    exports: list[Path], kept: Path, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    assert run_export("--list") == (0, "no exports are kept\n")
+    for number in range(3):
+        as_bundle(str(gguf(tmp_path / f"{number}.gguf", bytes([number]))))
+    names = [bundle.parent.name for bundle in exports]
+    code, shown = run_export("--list")
+    source = Manifest.read(tiny_bundle).checkpoint.source
+    assert (code, [name in shown for name in names]) == (0, [True] * 3)
+    assert source[:8] in shown
+    assert run_export("--remove", names[0]) == (0, "")
+    assert run_export("--remove", names[0]) == (
+        1,
+        f"error: {names[0]}: no export of this name is kept; h2o-export --list shows all\n",
+    )
+    with (kept / "locks" / names[1]).open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        told = f"error: {names[1]}: is being exported; remove it afterwards\n"
+        assert run_export("--remove", names[1]) == (1, told)
+    (exports[2] / "manifest.json").write_text("{}")  # of another version
+    assert names[2] in run_export("--list")[1]
+    assert run_export("--remove", "all") == (0, "")
+    assert run_export("--list") == (0, "no exports are kept\n")
+    assert not any(bundle.parent.exists() for bundle in exports)
+
+
+REFUSED: dict[str, tuple[str, type[H2OError], str]] = {
+    "nothing": (
+        "{folder}/nowhere",
+        BundleError,
+        "{word}: no such folder; h2o-export writes a bundle from a checkpoint; " + TAKEN,
+    ),
+    "a hub's name beside a folder": (
+        "empty/name",
+        BundleError,
+        "{word}: no such folder; h2o-export writes a bundle from a checkpoint; " + TAKEN,
+    ),
+    "a folder": (
+        "empty",
+        BundleError,
+        "{word}: no manifest.json, so this is not a bundle, nor config.json; " + TAKEN,
+    ),
+    "a hub's name offline": (
+        "nobody/nothing",
+        CheckpointError,
+        "{word}: no such folder here, and the hub could not give it: it cannot be reached",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    word, kind, sentence = REFUSED[case]
+    word = word.format(folder=tmp_path)
+    with pytest.raises(kind) as refused:
+        as_bundle(word)
+    assert str(refused.value) == sentence.format(word=word)
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/cache")
+    with pytest.raises(OutputError, match=r"^/proc/cache/h2o-edge/bundles/index: files cannot be written"):
+        as_bundle(str(gguf(tmp_path / "model.gguf")))
