@@ -29,7 +29,7 @@ WORDS = {
     *("prompt", "source", "system", "stop"),
     *("host", "alias", "cors_origin", "allowed_hosts"),
 }
-DOWNLOADS = {("export", "checkpoint")}
+CHECKPOINTS = {"checkpoint", "bundle", "model"}  # arguments, which may be the name of one at the hub
 
 BENCH = {"model": "{bundle}", "lengths": "16", "repetitions": "1"}
 
@@ -42,7 +42,7 @@ NEEDS: dict[str, dict[str, str]] = {
     "compare": {"bundle": "{bundle}", "length": "8"},
     "eval": {"bundle": "{bundle}", "length": "16", "metrics": "perplexity", "baselines": "none"},
     "bench prefill": BENCH | {"peers": "none"},
-    "bench dense": {"folder": "{bundle}"},
+    "bench dense": {"bundle": "{bundle}"},
 }
 
 # What an option needs in any command, so that it is used.
@@ -95,7 +95,8 @@ def cases() -> list[Case]:
     found: dict[tuple[str, str], Case] = {}
     for name, command in all_commands().items():
         for parameter in command.params:
-            if takes_path(parameter) and (name, parameter.name) not in DOWNLOADS:
+            argument = isinstance(parameter, click.Argument) and parameter.name in CHECKPOINTS
+            if takes_path(parameter) and not argument:
                 case = Case(name, str(parameter.name))
                 found.setdefault((name.split()[0], case.parameter), case)
     return list(found.values())

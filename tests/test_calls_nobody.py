@@ -120,7 +120,7 @@ def test_a_server_speaks_to_its_clients_alone(traced: Traced, tiny_bundle: Path,
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_no_option_that_takes_a_path_asks_the_hub(traced: Traced, tiny_bundle: Path, tmp_path: Path) -> None:
-    """Each gets owner/name, which a hub could have: only h2o-export may look there, for its checkpoint."""
+    """Each gets owner/name, which a hub could have: only arguments that name a checkpoint may look there."""
     places = tmp_path / "places"
     places.mkdir()
     tried = traced.start("tests.path_options", tiny_bundle, places)

@@ -13,13 +13,15 @@ from h2o_export.checkpoint_files import ADAPTER, HUB_NAME, HUB_PATTERNS, SHARD, 
 from h2o_runtime.bundles.manifest import MANIFEST
 from h2o_runtime.errors import BundleError
 
-_TAKEN = "a GGUF file, a Hugging Face folder and a hub's OWNER/NAME are taken too, and exported once"
+_KINDS = "a GGUF file, a Hugging Face folder"
+_TAKEN = f"{_KINDS} and a hub's OWNER/NAME are taken too, and exported once"
 MISSING = "no such folder; h2o-export writes a bundle from a checkpoint"
 
 
 def bundle_argument(command: Command) -> Command:
     """`as_bundle` makes a folder of its value."""
-    command.__doc__ = f"{command.__doc__}\n    BUNDLE may be a checkpoint: {_TAKEN} (h2o-export --list).\n"
+    checkpoint = f"{_KINDS} or a hub's OWNER/NAME, which is exported once and kept"
+    command.__doc__ = f"{(command.__doc__ or '').rstrip()} BUNDLE may also be {checkpoint}."
     return click.argument("bundle")(command)
 
 

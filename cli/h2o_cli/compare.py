@@ -150,7 +150,6 @@ def main(
                under the policy of --prefill, of both attention providers
 
     For integer weights and bfloat16 products, the loss from rounding has rows of its own (rounding, quantization).
-
     The policy of --prefill is by default h2o with small chunks, so that a prompt of 1,100 tokens has several.
     Exit code 3: a tolerance was missed.
     """

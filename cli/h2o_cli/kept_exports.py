@@ -38,7 +38,11 @@ from h2o_runtime.operators import VERSION
 FLAGS = ("--dtype", "float32", "--weights", "stored")  # of all exports: the defaults of h2o-export
 ALL = "all"
 _INDEX, _LOCKS = "index", "locks"
-_COMMAND = "import sys; from h2o_cli.entry import export; sys.argv[0] = 'h2o-export'; export()"
+# Without the working directory, which -c puts first on the path: a folder there could have a library's name.
+_COMMAND = (
+    "import sys; sys.argv[0] = 'h2o-export'; sys.path[:] = filter(None, sys.path); "
+    "from h2o_cli.entry import export; export()"
+)
 
 
 @dataclass(frozen=True)

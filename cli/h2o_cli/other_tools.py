@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-_BUNDLE = "name a bundle's folder, which h2o-export makes: h2o-export OWNER/NAME -o BUNDLE"
+_BUNDLE = "name a bundle's folder, a GGUF file, a Hugging Face folder or OWNER/NAME without a flag"
 _NEEDLESS = "it is not needed here; leave it out"
 # Ours are flags, or a sentence.
 _OURS = {

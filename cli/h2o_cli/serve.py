@@ -89,7 +89,6 @@ _FIRST = (
     "prefill",
     "context",
     "threads",
-    "log_format",
 )
 _server_options = grouped(
     Group.SERVER,

@@ -68,10 +68,10 @@ def locate(source: str, patterns: Sequence[str], download: bool) -> Path:
 
 
 def is_gguf(path: Path) -> bool:
-    if not path.is_file():
-        return False
+    if not path.is_file() or path.suffix == ".gguf":
+        return path.is_file()
     with path.open("rb") as stream:
-        return path.suffix == ".gguf" or stream.read(4) == b"GGUF"
+        return stream.read(4) == b"GGUF"
 
 
 def shards_of(path: Path, count: int) -> tuple[Path, ...]:

@@ -22,7 +22,7 @@ from h2o_cli import kept_exports
 from h2o_cli.bundle_argument import as_bundle
 from h2o_cli.export import main as export
 from h2o_runtime.bundles.manifest import Manifest
-from h2o_runtime.errors import BundleError, CheckpointError, H2OError, OutputError
+from h2o_runtime.errors import BackendError, BundleError, CheckpointError, H2OError, OutputError
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -309,4 +309,22 @@ def test_refusals(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/cache")
     with pytest.raises(OutputError, match=r"^/proc/cache/h2o-edge/bundles/index: files cannot be written"):
+        as_bundle(str(gguf(tmp_path / "model.gguf")))
+
+
+def test_a_bundle_that_misses_a_verdict_is_not_used(
+    tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = gguf(tmp_path / "model.gguf")
+    write = "import os, sys; os.makedirs(place := sys.argv[-3]); open(place + '/manifest.json', 'w'); "
+    monkeypatch.setattr(kept_exports, "_COMMAND", f"{write} sys.exit(3)")
+    with pytest.raises(SystemExit, match="3"):
+        as_bundle(str(file))
+    assert f"{file} is not used: h2o-export {file} -o BUNDLE" in capfd.readouterr().err
+    assert not list(kept.glob("*/model"))
+
+
+def test_an_export_that_the_system_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_exports, "_COMMAND", "import os; os.kill(os.getpid(), 9)")
+    with pytest.raises(BackendError, match=r"its export was killed by signal 9"):
         as_bundle(str(gguf(tmp_path / "model.gguf")))

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.timeout(600)
 # Of sound folders: the arguments, the exit code, and the message.
 COMPARE_ARGUMENTS: dict[str, tuple[tuple[Any, ...], int, str]] = {
     "no such folder": (("{folder}/nowhere",), 1, "{folder}/nowhere: no such folder"),
-    "a checkpoint": (("{ck}",), 1, "{ck}: no manifest.json, so this is not a bundle: it looks like"),
     "a checkpoint that is none": (
         ("{bundle}", "--stage", "pipeline", "--checkpoint", "{folder}/nowhere"),
         1,

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import Run
-from tests.conftest import EXAMPLE
 
 from h2o_runtime.policies.prefill import PREFILL, Query
 
@@ -259,11 +258,8 @@ def test_what_is_no_bundle(h2o: Run, tmp_path: Path) -> None:
     cases = {
         tmp_path / "nowhere": "no such folder",
         tmp_path: "no manifest.json, so this is not a bundle",
-        EXAMPLE: f"it looks like a checkpoint, run h2o-export {EXAMPLE} -o BUNDLE",
         Path(__file__): "is a file, not a bundle",
-        tmp_path / "model.gguf": f"h2o-export {tmp_path}/model.gguf -o model",
     }
-    (tmp_path / "model.gguf").write_bytes(b"GGUF")
     for path, sentence in cases.items():
         done = h2o("run", path, "-p", "a")
         assert done.returncode == 1

@@ -67,7 +67,7 @@ def test_a_group_without_a_word_shows_its_help() -> None:
     assert told.startswith("Usage: h2o-bench [OPTIONS] COMMAND")
 
 
-EXPORT = "name a bundle's folder, which h2o-export makes: h2o-export OWNER/NAME -o BUNDLE"
+EXPORT = "name a bundle's folder, a GGUF file, a Hugging Face folder or OWNER/NAME without a flag"
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,9 @@ WIDTH = 200  # of a table, if the terminal's width is unknown
 def main() -> None:
     """Measure speed against widely used tools, in interleaved rounds.
 
-    BUNDLE_OR_SHAPE is a bundle's folder, or a shape (smollm2-135m or llama-3.2-1b). For a shape a random checkpoint
-    is written and exported. Every contestant runs in its own process, with the same threads. Peers that are not
-    installed are left out, and the results say so.
+    BUNDLE_OR_SHAPE is a bundle's folder, a checkpoint, which is exported once and kept, or a shape (smollm2-135m or
+    llama-3.2-1b). For a shape a random checkpoint is written and exported. Every contestant runs in its own
+    process, with the same threads. Peers that are not installed are left out, and the results say so.
     """
 
 
