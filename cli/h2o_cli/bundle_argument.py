@@ -41,7 +41,9 @@ def as_bundle(word: str, missing: str = MISSING) -> Path:
     if source is not None:
         return exported(source)
     if path.is_dir():
-        raise BundleError(f"{word}: no {MANIFEST}, so this is not a bundle, nor config.json; {_TAKEN}")
+        raise BundleError(
+            f"{word}: no {MANIFEST}, so this is not a bundle, and no config.json, so it is no checkpoint; {_TAKEN}"
+        )
     if path.exists():
         return path
     raise BundleError(f"{word}: {missing}; {_TAKEN}")

@@ -285,7 +285,8 @@ REFUSED: dict[str, tuple[str, type[H2OError], str]] = {
     "a folder": (
         "empty",
         BundleError,
-        "{word}: no manifest.json, so this is not a bundle, nor config.json; " + TAKEN,
+        "{word}: no manifest.json, so this is not a bundle, and no config.json, so it is no checkpoint; "
+        + TAKEN,
     ),
     "a hub's name offline": (
         "nobody/nothing",
