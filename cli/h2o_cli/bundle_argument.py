@@ -15,7 +15,7 @@ from h2o_runtime.errors import BundleError
 
 _KINDS = "a GGUF file, a Hugging Face folder"
 _TAKEN = f"{_KINDS} and a hub's OWNER/NAME are taken too, and exported once"
-MISSING = "no such folder; h2o-export writes a bundle from a checkpoint"
+_MISSING = "no such folder; h2o-export writes a bundle from a checkpoint"
 
 
 def bundle_argument(command: Command) -> Command:
@@ -25,7 +25,7 @@ def bundle_argument(command: Command) -> Command:
     return click.argument("bundle")(command)
 
 
-def as_bundle(word: str, missing: str = MISSING) -> Path:
+def as_bundle(word: str, missing: str = _MISSING) -> Path:
     """The folder of a bundle, exported if need be. Whatever else is at the path, reading its manifest tells.
 
     missing: the message for a word that is neither a path nor a hub's name. Raises BundleError, and what `exported`
@@ -57,12 +57,9 @@ def _source(path: Path, word: str) -> Source | None:
         files = {str(number): shard for number, shard in enumerate(shards) if shard.exists()}
         return Source(word, named["stem"] if named else path.stem, files)
     if any((path / name).is_file() for name in ("config.json", ADAPTER)):
-        within = {str(file.relative_to(path)): file for file in sorted(path.rglob("*"))}
-        files = {
-            name: file
-            for name, file in within.items()
-            if any(fnmatch(name, pattern) for pattern in HUB_PATTERNS) and file.is_file()
-        }
+        within = {str(file.relative_to(path)): file for file in sorted(path.rglob("*")) if file.is_file()}
+        known = [name for name in within if any(fnmatch(name, pattern) for pattern in HUB_PATTERNS)]
+        files = {name: within[name] for name in known}
         return Source(word, path.resolve().name, files)
     name = HUB_NAME.fullmatch(word)
     if name is None or path.exists() or Path(name[1]).is_dir():

@@ -17,7 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -126,11 +126,7 @@ def exported(source: Source) -> Path:
         locate(source.word, HUB_PATTERNS, download=True)
     key = source.key()
     bundle = _place() / key / source.name
-
-    def wait() -> None:
-        click.echo(f"waiting for another process, which exports {source.word}", err=True)
-
-    with _locked(key, wait) as lock:
+    with _locked(key, source.word) as lock:
         if found := _find(key):
             return found
         shutil.rmtree(bundle.parent, ignore_errors=True)  # of a process that was killed
@@ -144,17 +140,12 @@ def exported(source: Source) -> Path:
 
 def remove(name: str) -> None:
     """One of `kept_exports`, or `ALL`, with what killed processes left. Raises OutputError."""
-    others = (_INDEX, _LOCKS)
-    found = [path for path in _place().glob("*") if path.is_dir() and path.name not in others]
-    chosen = [path for path in found if name in (path.name, ALL)]
+    folders = [path for path in _place().glob("*") if path.name not in (_INDEX, _LOCKS)]
+    chosen = [folder for folder in folders if name in (folder.name, ALL)]
     if not chosen and name != ALL:
         raise OutputError(f"{name}: no export of this name is kept; h2o-export --list shows all")
     for folder in chosen:
-
-        def refuse(folder: Path = folder) -> None:
-            raise OutputError(f"{folder.name}: is being exported; remove it afterwards")
-
-        with _locked(folder.name, refuse):
+        with _locked(folder.name):
             _remove(folder)
 
 
@@ -179,8 +170,11 @@ def _remove(folder: Path) -> None:
 
 
 @contextmanager
-def _locked(key: str, busy: Callable[[], None]) -> Iterator[int]:
-    """Yields the descriptor that holds the lock, also in processes that inherit it. busy: called before a wait."""
+def _locked(key: str, waits_for: str = "") -> Iterator[int]:
+    """Yields the descriptor that holds the lock, also in processes that inherit it.
+
+    waits_for: what another process may be exporting; without it that raises OutputError
+    """
     locks = _place() / _LOCKS
     make_private_folder(locks)
     with (locks / key).open("w") as file:
@@ -188,7 +182,9 @@ def _locked(key: str, busy: Callable[[], None]) -> Iterator[int]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                busy()
+                if not waits_for:
+                    raise OutputError(f"{key}: is being exported; remove it afterwards") from None
+                click.echo(f"waiting for another process, which exports {waits_for}", err=True)
                 fcntl.flock(file, fcntl.LOCK_EX)
         yield file.fileno()
 
