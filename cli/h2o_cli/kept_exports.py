@@ -96,7 +96,7 @@ class KeptExport:
     def of(cls, bundle: Path) -> KeptExport:
         """Also of a version that writes other manifests."""
         source = options = "?"
-        with suppress(KeyError, ValueError):
+        with suppress(KeyError, TypeError, ValueError):
             manifest: dict[str, Any] = json.loads((bundle / MANIFEST).read_bytes())
             source, model = manifest["checkpoint"]["source"], manifest["model"]
             weights = (model.get("weights") or {}).get("projections", "float")
