@@ -15,7 +15,7 @@ from tests.reference import checkpoints
 from transformers import AutoModelForCausalLM
 
 from h2o_export.calibration.compensation import even
-from h2o_export.calibration.rounding import compensate
+from h2o_export.calibration.rounding import compensate, windows
 from h2o_export.calibration.scaling import ScaledCheckpoint, scaling_factors
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.checkpoints.safetensors import SafetensorsCheckpoint
@@ -213,8 +213,7 @@ def test_rows_that_no_block_divides_are_padded(
 def test_compensated_rounding_of_padded_rows() -> None:
     x = together(256, 72)
     weights = torch.randn(6, 72, generator=torch.Generator().manual_seed(1))
-    moments = x.T @ x / len(x)
-    made = compensate(weights, moments, 4, 32, "float32", "w").dequantize()[:, :72]
+    made = compensate(weights, windows(x, 32), 4, 32, "float32", "w").dequantize()[:, :72]
     nearest = quantize(weights, 4, 32, "float32", "w").dequantize()[:, :72]
     made_loss, nearest_loss = (
         float((x @ (torch.from_numpy(one) - weights).T).square().mean()) for one in (made, nearest)
@@ -268,7 +267,7 @@ def together(rows: int, columns: int) -> torch.Tensor:
 def test_rounding_for_what_is_multiplied_loses_a_tenth_of_what_the_nearest_does() -> None:
     x = together(512, 128)
     weights = torch.randn(24, 128, generator=torch.Generator().manual_seed(1))
-    made = compensate(weights, x.T @ x / len(x), 4, 32, "float32", "w")
+    made = compensate(weights, windows(x, 32), 4, 32, "float32", "w")
     nearest = quantize(weights, 4, 32, "float32", "w")
     assert (made.q.min(), made.q.max()) == (-8, 7)
 
@@ -293,7 +292,7 @@ def test_weights_on_a_grid_of_their_own_stay_as_they_are() -> None:
     q[:, ::32] = -8
     own = QuantizedTensor(4, 32, q, (draw.random((6, 2)) + 0.5).astype(np.float32))
     x = together(256, 64)
-    made = compensate(torch.from_numpy(own.dequantize()), x.T @ x / len(x), 4, 32, "float32", "w")
+    made = compensate(torch.from_numpy(own.dequantize()), windows(x, 32), 4, 32, "float32", "w")
     np.testing.assert_allclose(made.dequantize(), own.dequantize(), rtol=1e-3, atol=1e-3)
 
 
@@ -302,7 +301,7 @@ def test_inputs_that_a_text_never_has_are_no_reason_to_fail() -> None:
     x[:, 5:40] = 0
     weights = torch.randn(4, 64, generator=torch.Generator().manual_seed(2))
     weights[1] = 0
-    made = compensate(weights, x.T @ x / len(x), 4, 32, "float16", "w")
+    made = compensate(weights, windows(x, 32), 4, 32, "float16", "w")
     assert np.isfinite(made.dequantize()).all()
     assert made.scales.all()
     assert not made.dequantize()[1].any()

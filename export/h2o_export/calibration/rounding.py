@@ -2,16 +2,20 @@
 
 If inputs are correlated, the row's other weights can compensate for the rounding error of one weight. So the
 squared error of the products is minimized: with E the error of the weights and H the second moments of the
-inputs, it is the trace of E H Eᵀ. Three steps:
+inputs, it is the trace of E H Eᵀ. First column after column, the error of each spread over those that are not
+rounded yet (GPTQ, Frantar et al., 2022; in the form of LDLQ, Chee et al., 2023). Then sweeps, in which each
+block's scales, and then each of its columns, become the best given all others (coordinate descent; QuantEase,
+Behdin et al., 2023).
 
-- column after column, the error of each spread over those that are not rounded yet (GPTQ, Frantar et al., 2022);
-- column after column again, each the best given all others (coordinate descent; QuantEase, Behdin et al., 2023);
-- the scales of a row, the best given its integers: linear least squares.
+Moments of a few thousand tokens are those of the text more than those of the inputs: without much damping, the
+products of another text are worse than with weights rounded to nearest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -21,134 +25,180 @@ from torch import Tensor, nn
 from h2o_export.formats.blocks import in_blocks, padded, storable
 from h2o_export.tensors import QuantizedTensor
 
-DAMPING = 0.01  # of the mean second moment, for inputs that are rare in the text
-SHARES = tuple(0.7 + 0.025 * step for step in range(17))  # of the scale that fits a block's largest weight
-AT_ONCE = 1 << 23  # elements of the matrix
+DAMPING = 0.5  # of the mean second moment: least error on text that the moments are not of
+WINDOW = 1536  # inputs whose correlation counts, at most: time grows with it, the error hardly falls
+SWEEPS = 2
+SHARES = tuple(0.7 + 0.05 * step for step in range(9))  # of the scale that fits a block's largest weight
+SPAN = 256  # columns of one large product
+ROWS = 4096  # of a matrix at a time
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Second moments of a window of inputs, and their factors: H = U D Uᵀ.
+
+    h           float32 [K, K], damped
+    carried     U, upper triangular with ones: what each later column adds of an error
+    importance  the diagonal of D, [K]
+    """
+
+    h: Tensor
+    carried: Tensor
+    importance: Tensor
+
+    @classmethod
+    def of(cls, inputs: Tensor) -> Moments:
+        """`inputs` float32 [n, K]."""
+        columns = inputs.shape[1]
+        h = torch.empty(columns, columns)
+        for start in range(0, columns, SPAN):  # the upper half: h is symmetric
+            h[start : start + SPAN, start:] = inputs[:, start : start + SPAN].T @ inputs[:, start:]
+        h = (h.triu() + h.triu(1).T) / max(len(inputs), 1)
+        h.diagonal().add_(DAMPING * h.diagonal().mean().clamp(min=1e-10))
+        factor = torch.linalg.cholesky(h.flip(0, 1)).flip(0, 1)
+        size = factor.diagonal()
+        return cls(h, factor / size, size.square())
+
+
+def windows(inputs: Tensor, block_size: int) -> list[Moments]:
+    """Of inputs float32 [n, K], filled up to whole blocks; windows are about equally wide."""
+    columns = padded(inputs.shape[1], block_size)
+    inputs = nn.functional.pad(inputs, (0, columns - inputs.shape[1]))
+    blocks = columns // block_size
+    count = -(-columns // WINDOW)
+    ends = [blocks * index // count * block_size for index in range(count + 1)]
+    return [Moments.of(inputs[:, start:end]) for start, end in pairwise(ends)]
 
 
 def compensate(
     weights: Tensor,
-    moments: Tensor,
+    moments: list[Moments],
     bits: Literal[4, 8],
     block_size: int,
     dtype: Literal["float32", "float16"],
     name: str,
 ) -> QuantizedTensor:
-    """Round float32 weights [N, K] for inputs with the second moments `moments`, float32 [K, K].
+    """Round float32 weights [N, K] for inputs with these moments, as `windows` gives them.
 
     Scales have the precision of `dtype`. Raises CheckpointError for values out of its range.
     """
-    weights, moments = _in_whole_blocks(weights, moments, block_size)
-    h = moments + DAMPING * moments.diagonal().mean().clamp(min=1e-10) * torch.eye(len(moments))
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(h))
-    spread = torch.linalg.cholesky(inverse, upper=True)
+    weights = in_blocks(weights, block_size).reshape(len(weights), -1)
     rows, columns = weights.shape
-    blocks = columns // block_size
     q = np.empty((rows, columns), np.int8)
-    scales = np.empty((rows, blocks), np.float32)
-    step = max(1, AT_ONCE // max(columns, blocks * blocks))
-    for start in range(0, rows, step):
-        cut = slice(start, start + step)
-        rounding = _Rows(weights[cut], h, 1 << (bits - 1), block_size)
-        rounding.spread_errors(spread)
-        rounding.descend()
-        rounding.fit_scales()
-        rounding.scales = storable(rounding.scales, dtype, name)
-        rounding.descend()
-        q[cut], scales[cut] = rounding.q.to(torch.int8).numpy(), rounding.scales.numpy()
+    scales = np.empty((rows, columns // block_size), np.float32)
+    end = 0
+    for window in moments:
+        start, end = end, end + len(window.h)
+        blocks = slice(start // block_size, end // block_size)
+        for first in range(0, rows, ROWS):
+            cut = slice(first, first + ROWS)
+            rounding = _Rows(weights[cut, start:end], 1 << (bits - 1), block_size)
+            rounding.spread_errors(window)
+            for _ in range(SWEEPS - 1):
+                rounding.descend(window.h)
+            rounding.descend(window.h, lambda scale: storable(scale, dtype, name))
+            q[cut, start:end] = rounding.q.T.to(torch.int8).numpy()
+            scales[cut, blocks] = rounding.scales.T.numpy()
     return QuantizedTensor(bits, block_size, q, scales)
-
-
-def _in_whole_blocks(weights: Tensor, moments: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-    """Both for rows of whole blocks; inputs that no activation has are zero."""
-    missing = padded(weights.shape[1], block_size) - weights.shape[1]
-    whole = in_blocks(weights, block_size).reshape(len(weights), -1)
-    return whole, nn.functional.pad(moments, (0, missing, 0, missing))
 
 
 class _Rows:
     """Some rows of a matrix while they are rounded; each row is an independent problem.
 
-    weights float32 [n, K], h float32 [K, K]; q [n, K], integers from -limit to limit - 1 in float32; scales
-    float32 [n, K / block]
+    Transposed, so that a column is contiguous: weights, integers q and errors (weights less their represented
+    values) float32 [K, n]; integers from -limit to limit - 1; scales [K / block, n]
     """
 
-    def __init__(self, weights: Tensor, h: Tensor, limit: int, block: int) -> None:
-        self.weights = weights
-        self.h = h
+    def __init__(self, weights: Tensor, limit: int, block: int) -> None:
+        self.weights = weights.T.contiguous()
         self.limit = limit
         self.block = block
-        self.q = torch.zeros_like(weights)
-        self.scales = torch.ones(len(weights), weights.shape[1] // block)
+        self.q = torch.empty_like(self.weights)
+        self.errors = torch.empty_like(self.weights)
+        self.scales = torch.empty(len(self.weights) // block, self.weights.shape[1])
 
-    def spread_errors(self, spread: Tensor) -> None:
-        """`spread` [K, K], the upper Cholesky factor of h's inverse: how later columns compensate for an
-        error.
+    def spread_errors(self, moments: Moments) -> None:
+        carried = moments.carried
+        for span, blocks in self._spans():
+            wanted = self.weights[span] + carried[: span.start, span].T @ self.errors[: span.start]
+            for index, cut, own in blocks:
+                block = (
+                    wanted[own] + carried[span.start : cut.start, cut].T @ self.errors[span.start : cut.start]
+                )
+                scale = best_scale(block, moments.importance[cut], self.limit)
+                errors = self._round(cut, block / scale, self.weights[cut] / scale, carried[cut, cut])
+                self.scales[index] = scale
+                self.errors[cut] = errors * scale
+
+    def descend(self, h: Tensor, stored: Callable[[Tensor], Tensor] = torch.clone) -> None:
+        """One sweep; `stored` gives scales the precision in which they are kept."""
+        for span, blocks in self._spans():
+            slope = h[span].mm(
+                self.errors
+            )  # minus half the gradient, of the errors before this span's changes
+            moved = torch.zeros_like(slope)
+            for index, cut, own in blocks:
+                slope[own] += h[span.start : cut.start, cut].T @ moved[: own.start]
+                before = self.errors[cut].clone()
+                self._descend_block(index, cut, slope[own], h[cut, cut], stored)
+                moved[own] = self.errors[cut] - before
+
+    def _descend_block(
+        self, index: int, cut: slice, slope: Tensor, h: Tensor, stored: Callable[[Tensor], Tensor]
+    ) -> None:
+        """`slope` [block, n] of this block's columns; a block of zeros keeps its scale."""
+        old = self.q[cut].clone()
+        steps = h @ old
+        curvature = (old * steps).sum(0)
+        change = torch.where(curvature > 0, (old * slope).sum(0) / curvature, torch.zeros(()))
+        before = self.scales[index].clone()
+        scale = stored(torch.where(before + change == 0, before, before + change))
+        slope = slope - steps * (scale - before)
+        size = h.diagonal()[:, None]
+        moved = self._round(cut, old + slope / (size * scale), old, h / size.T)
+        self.scales[index] = scale
+        self.errors[cut] += moved * scale - old * (scale - before)
+
+    def _round(self, cut: slice, wanted: Tensor, exact: Tensor, carried: Tensor) -> Tensor:
+        """Round `wanted` [block, n] column after column, in units of the scale. Returns `exact` less the integers,
+        of which each column adds a share to what is wanted of the later ones.
         """
-        left = self.weights.clone()
-        for index, cut in self._blocks():
-            block, factor = left[:, cut], spread[cut, cut]
-            importance = factor.diagonal().square().reciprocal()
-            scale = best_scale(block, importance, self.limit)
-            self.scales[:, index] = scale
-            errors = torch.empty_like(block)
-            for j in range(self.block):
-                q = self._nearest(block[:, j] / scale)
-                errors[:, j] = (block[:, j] - q * scale) / factor[j, j]
-                block[:, j:] -= errors[:, j, None] * factor[j, j:]
-                self.q[:, cut.start + j] = q
-            left[:, cut.stop :] -= errors @ spread[cut, cut.stop :]
+        left = torch.empty_like(exact)
+        for j, q in enumerate(self.q[cut]):
+            value = torch.addmv(wanted[j], left[:j].T, carried[:j, j]) if j else wanted[0]
+            torch.clamp(value.round(), -self.limit, self.limit - 1, out=q)
+            torch.sub(exact[j], q, out=left[j])
+        return left
 
-    def descend(self) -> None:
-        """The best integers of each column given all others, in one sweep."""
-        slope = (self._values() - self.weights) @ self.h  # half the gradient
-        for index, cut in self._blocks():
-            scale, h, near = self.scales[:, index], self.h[cut, cut], slope[:, cut].clone()
-            moved = torch.empty_like(near)
-            for j in range(self.block):
-                old = self.q[:, cut.start + j].clone()
-                new = self._nearest(old - near[:, j] / (h[j, j] * scale))
-                moved[:, j] = (new - old) * scale
-                near += moved[:, j, None] * h[j]
-                self.q[:, cut.start + j] = new
-            slope += moved @ self.h[cut]
-
-    def fit_scales(self) -> None:
-        """The best scales for these integers. A block of zeros keeps its scale."""
-        n, blocks = self.scales.shape
-        wanted = (self.q * (self.weights @ self.h)).view(n, blocks, self.block).sum(2)
-        system = torch.empty(n, blocks, blocks)
-        for index, cut in self._blocks():
-            products = (self.q[:, cut] @ self.h[cut]) * self.q
-            system[:, index] = products.view(n, blocks, self.block).sum(2)
-        diagonal = system.diagonal(dim1=1, dim2=2)
-        empty = diagonal == 0
-        diagonal += 1e-6 * diagonal.mean(dim=1, keepdim=True) + empty
-        self.scales = torch.where(empty, self.scales, torch.linalg.solve(system, wanted))
-
-    def _values(self) -> Tensor:
-        return self.q * self.scales.repeat_interleave(self.block, dim=1)
-
-    def _nearest(self, values: Tensor) -> Tensor:
-        return values.round().clamp(-self.limit, self.limit - 1)
-
-    def _blocks(self) -> Iterator[tuple[int, slice]]:
-        for index in range(self.scales.shape[1]):
-            yield index, slice(index * self.block, (index + 1) * self.block)
+    def _spans(self) -> Iterator[tuple[slice, list[tuple[int, slice, slice]]]]:
+        """Columns of a large product, and its blocks: index, columns, and columns within the span."""
+        columns = len(self.weights)
+        for start in range(0, columns, SPAN):
+            end = min(start + SPAN, columns)
+            yield (
+                slice(start, end),
+                [
+                    (at // self.block, slice(at, at + self.block), slice(at - start, at - start + self.block))
+                    for at in range(start, end, self.block)
+                ],
+            )
 
 
 def best_scale(block: Tensor, importance: Tensor, limit: int) -> Tensor:
-    """The scale of each row of `block` [n, K] with the least squared error, weighted by `importance` [K].
+    """The scale of each column of `block` [K, n] with the least squared error, weighted by `importance` [K].
 
     16 values have one more negative than positive: the sign of a scale says which end reaches farther.
     """
-    lowest, highest = block.amin(dim=1), block.amax(dim=1)
-    best, least = torch.ones(len(block)), torch.full((len(block),), torch.inf)
-    for end in (lowest / -limit, highest / -limit):
+    root = importance.sqrt()[:, None]
+    weighted = block * root
+    best, least = torch.ones(block.shape[1]), torch.full((block.shape[1],), torch.inf)
+    values = torch.empty_like(block)
+    for end in (block.amin(dim=0) / -limit, block.amax(dim=0) / -limit):
         for share in SHARES:
             scale = torch.where(end == 0, torch.ones_like(end), share * end)
-            q = (block / scale[:, None]).round().clamp(-limit, limit - 1)
-            error = ((q * scale[:, None] - block).square() * importance).sum(dim=1)
+            torch.div(block, scale, out=values)
+            values.round_().clamp_(-limit, limit - 1).mul_(scale).mul_(root).sub_(weighted)
+            error = torch.linalg.vector_norm(values, dim=0)
             best = torch.where(error < least, scale, best)
             least = torch.minimum(error, least)
     return best

@@ -15,17 +15,20 @@ CHARACTERS = 12  # of a token, on average, at most
 
 
 def calibration_texts(checkpoint: Checkpoint, file: Path | None, count: int) -> list[list[int]]:
-    """Up to `count` parts from all over one text, token ids each. Raises InputError."""
+    """Up to `count` parts from all over one text, the same number of token ids each. Raises InputError."""
     length = min(LENGTH, checkpoint.config.max_position_embeddings)
     content = _manual() if file is None else decode_utf8(read_input(file), str(file))
     with tempfile.TemporaryDirectory() as folder:
         checkpoint.write_tokenizer(Path(folder))
         tokenizer = Tokenizer.load(folder)
-        starts = [len(content) * index // count for index in range(count)]
-        segments = [
-            tokenizer.encode(content[start : start + CHARACTERS * length])[:length] for start in starts
-        ]
-    found = [[token % checkpoint.config.vocab_size for token in segment] for segment in segments if segment]
+        part = CHARACTERS * length
+        if len(content) > count * part:
+            starts = [len(content) * index // count for index in range(count)]
+            segments = [tokenizer.encode(content[start : start + part]) for start in starts]
+        else:
+            segments = _parts(tokenizer.encode(content), length, count)
+    length = min(length, *map(len, segments))
+    found = [[token % checkpoint.config.vocab_size for token in ids[:length]] for ids in segments if length]
     if not found:
         raise InputError(f"{file}: holds no text to calibrate with")
     return found  # ids beyond a (test) vocabulary wrap around
@@ -35,3 +38,9 @@ def _manual() -> str:
     from pydoc_data.topics import topics
 
     return "\n".join(str(topic) for topic in topics.values())
+
+
+def _parts(ids: list[int], length: int, count: int) -> list[list[int]]:
+    count = min(count, max(1, len(ids) // length))
+    starts = [len(ids) * index // count for index in range(count)]
+    return [ids[start : start + length] for start in starts]

@@ -44,82 +44,86 @@ class StreamedModel:
                 f"{checkpoint.config_file}: transformers cannot build the model: {_reason(error)}"
             ) from error
         self._model.eval()
-        self._tokens: list[Tensor] = []  # of every text
-        self._embedded: list[Tensor] = []  # what begins its residual stream
-        self._lent: list[dict[str, Any]] = []  # of every text, keys and values that later layers read too
+        self._tokens = torch.empty(0)  # [texts, n]
+        self._embedded = torch.empty(0)  # what begins their residual stream, [texts, n, D]
+        self._lent: dict[str, Any] = {}  # keys and values that later layers read too
         rotary = self._module("model.rotary_emb")  # which a model without positions lacks
         self._rotary = rotary and type(rotary)(config=config)  # on the CPU: it has no weights
 
-    def watch(self, seen: Callable[[str, Tensor], None]) -> None:
-        """From now on `seen` is called with each matrix of a layer, by name, and its input."""
+    def watch(self, seen: Callable[[str, Tensor], None], refill: bool = False) -> None:
+        """From now on `seen` is called with each matrix of a layer, by name, and its input [..., K].
+
+        refill  whether the checkpoint's matrix is read again afterwards, before it is multiplied
+        """
+        arrangement = self.checkpoint.config.arrangement
         for name, module in self._model.named_modules():
             if isinstance(module, nn.Linear) and name.startswith("model.layers."):
-                arrangement = self.checkpoint.config.arrangement
-                for part in arrangement.split(arrangement.here(f"{name}.").removesuffix(".")):
-                    module.register_forward_pre_hook(
-                        lambda _, given, part=part: seen(f"{part}.weight", given[0])
-                    )
+                here = arrangement.here(f"{name}.")
+
+                def before(module: nn.Linear, given: tuple[Tensor], here: str = here) -> None:
+                    for part in arrangement.split(here.removesuffix(".")):
+                        seen(f"{part}.weight", given[0])
+                    if refill:
+                        weight = self._parameter(f"{here}weight", tuple(module.weight.shape))
+                        module.weight = nn.Parameter(weight, requires_grad=False)
+
+                module.register_forward_pre_hook(before)
 
     def hidden_states(self, ids: list[int]) -> Iterator[Tensor]:
         """Residual stream before layer 0, after layer 0, … after the last layer: [n, D] each."""
-        (hidden,) = self.embed([ids])
-        yield hidden
+        hidden = self.embed([ids])
+        yield hidden[0]
         for index in range(self.checkpoint.config.layers):
-            (hidden,) = self.layer(index, [hidden])
-            yield hidden
+            hidden = self.layer(index, hidden)
+            yield hidden[0]
 
     @torch.inference_mode()
-    def embed(self, texts: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Residual stream before layer 0 of each text, [n, D]."""
-        self._lent = [{} for _ in texts]
-        self._tokens = [torch.tensor(list(ids)) for ids in texts]
+    def embed(self, texts: Sequence[Sequence[int]]) -> Tensor:
+        """Residual stream before layer 0 of texts with n tokens each, [texts, n, D]."""
+        self._lent = {}
+        self._tokens = torch.tensor([list(ids) for ids in texts])
         config = self.checkpoint.config
         table = self._load(EMBEDDING, (config.vocab_size, config.hidden_size))
         by = config.multipliers.embedding
-        self._embedded = [table[tokens] * by for tokens in self._tokens]
+        self._embedded = table[self._tokens] * by
         return self._embedded
 
     @torch.inference_mode()
-    def layer(self, index: int, states: Sequence[Tensor]) -> list[Tensor]:
-        """One layer on the residual stream of each text, [n, D] → [n, D]."""
+    def layer(self, index: int, states: Tensor) -> Tensor:
+        """One layer on the residual stream, [texts, n, D] → [texts, n, D]."""
         blocks = self.checkpoint.config.blocks
         for number in blocks[index] if blocks else (index,):
             states = self._block(number, index, states)
-        return list(states)
+        return states
 
-    def _block(self, number: int, index: int, states: Sequence[Tensor]) -> list[Tensor]:
+    def _block(self, number: int, index: int, states: Tensor) -> Tensor:
         """What transformers has as one layer, `number`, of the layer `index`."""
         layer = self._model.model.layers[number]
         self._fill(layer, f"model.layers.{number}.")
-        found = []
-        for text, hidden in enumerate(states):
-            positions = torch.arange(len(hidden)).unsqueeze(0)
-            given = hidden.unsqueeze(0)  # [1, n, D]
-            rope = self._angles(index, given, positions)
-            mask = self._mask(index, len(hidden))
-            more: dict[str, Any] = {"shared_kv_states": self._lent[text]} if self._lends else {}
-            if self.checkpoint.config.layer_embedding is not None:
-                more["per_layer_input"] = self._own_embedding(index, text)[None]
-            out = layer(given, attention_mask=mask, position_ids=positions, position_embeddings=rope, **more)
-            found.append((out[0] if isinstance(out, tuple) else out)[0])
+        positions = torch.arange(states.shape[1]).unsqueeze(0)
+        rope = self._angles(index, states, positions)
+        mask = self._mask(index, states.shape[1])
+        more: dict[str, Any] = {"shared_kv_states": self._lent} if self._lends else {}
+        if self.checkpoint.config.layer_embedding is not None:
+            more["per_layer_input"] = self._own_embedding(index)
+        out = layer(states, attention_mask=mask, position_ids=positions, position_embeddings=rope, **more)
         layer.to("meta")
+        found: Tensor = out[0] if isinstance(out, tuple) else out
         return found
 
-    def _own_embedding(self, index: int, text: int) -> Tensor:
-        """What a layer adds of its own of every token, [n, P]."""
+    def _own_embedding(self, index: int) -> Tensor:
+        """What a layer adds of its own of every token, [texts, n, P]."""
         embedding, model = self.checkpoint.config.layer_embedding, self._model.model
         assert embedding is not None
         prefix = f"model.layers.{index}."
         row = (
-            self._load(prefix + layer_embedding.ROWS, (embedding.vocabulary, embedding.size))[
-                self._tokens[text]
-            ]
+            self._load(prefix + layer_embedding.ROWS, (embedding.vocabulary, embedding.size))[self._tokens]
             * embedding.size**0.5
         )
         matrix = self._load(
             prefix + layer_embedding.PROJECTION, (embedding.size, self.checkpoint.config.hidden_size)
         )
-        projected = self._embedded[text] @ matrix.T * self.checkpoint.config.hidden_size**-0.5
+        projected = self._embedded @ matrix.T * self.checkpoint.config.hidden_size**-0.5
         self._fill(model.per_layer_projection_norm, f"model.{layer_embedding.NORM.removesuffix('weight')}")
         return layer_embedding.combined(model.per_layer_projection_norm(projected), row)
 
@@ -257,7 +261,7 @@ def exact_attention(
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """query [1, Hq, n, d]; key, value [1, Hkv, n, d] → [1, n, Hq, d].
+    """query [texts, Hq, n, d]; key, value [texts, Hkv, n, d] → [texts, n, Hq, d].
 
     Every row sees what `mask`, bool [1, 1, n, n], shows, or all up to its own. `s_aux` are sinks, [Hq].
     """
@@ -266,15 +270,19 @@ def exact_attention(
             query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=True
         )
         return out.transpose(1, 2), None
-    q, group, n = query[0] * scaling, query.shape[1] // key.shape[1], query.shape[2]
-    k, v = (rows[0].repeat_interleave(group, dim=0) for rows in (key, value))  # [Hq, n, d]
+    texts, heads, n = query.shape[:3]
     seen = torch.ones(n, n, dtype=torch.bool).tril() if mask is None else mask[0, 0]
-    out = q.new_empty((n, len(q), v.shape[2]))
-    for start in range(0, n, ROWS):
-        rows = slice(start, start + ROWS)
-        scores = capped((q[:, rows] @ k.transpose(1, 2)).float(), softcap)
-        out[rows] = (masked_softmax(scores, seen[rows], s_aux).to(v.dtype) @ v).transpose(0, 1)
-    return out[None], None
+    out = query.new_empty((texts, n, heads, value.shape[3]))
+    for text in range(texts):
+        k, v = (
+            each[text].repeat_interleave(heads // each.shape[1], dim=0) for each in (key, value)
+        )  # [Hq, n, d]
+        q = query[text] * scaling
+        for start in range(0, n, ROWS):
+            rows = slice(start, start + ROWS)
+            scores = capped((q[:, rows] @ k.transpose(1, 2)).float(), softcap)
+            out[text, rows] = (masked_softmax(scores, seen[rows], s_aux).to(v.dtype) @ v).transpose(0, 1)
+    return out, None
 
 
 def capped(scores: Tensor, softcap: float | None) -> Tensor:
