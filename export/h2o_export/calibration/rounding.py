@@ -198,7 +198,7 @@ def best_scale(block: Tensor, importance: Tensor, limit: int) -> Tensor:
             scale = torch.where(end == 0, torch.ones_like(end), share * end)
             torch.div(block, scale, out=values)
             values.round_().clamp_(-limit, limit - 1).mul_(scale).mul_(root).sub_(weighted)
-            error = torch.linalg.vector_norm(values, dim=0)
+            error = values.square_().sum(dim=0)
             best = torch.where(error < least, scale, best)
             least = torch.minimum(error, least)
     return best
