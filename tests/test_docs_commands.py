@@ -29,6 +29,7 @@ NOT_HERE = {
     r"^h2o-bench ": "measures for minutes, some of it other systems",
     r"^h2o-eval (BUNDLE$|bundle --text mine.txt$|.*--(suite|tolerance|beside|ablate))": "measures for minutes",
     r"^h2o-export .* --(weights|dtype)": "takes minutes; tests/cli/test_export.py has each format",
+    r"--adapter ": "needs an adapter; tests/export/test_checkpoint_lora.py merges one",
     r"^h2o-compare ": "takes a minute; tests/cli/test_compare.py runs it",
     r"meta-llama/|~/models|DeepSeek|smollm2|\.gguf|\blite\b|out/qwen": "needs another model than the example",
     r"--backend tensorrt|--device cuda|--target (?!.*--dry-run)": "needs a GPU, or TensorRT",

@@ -93,7 +93,8 @@ def test_a_bundle_in_float32_with_all_that_the_manifest_tells(
     assert model["parameters"] == sum(tensor.numel() for tensor in stored.values())
 
     hashes = b"".join(bytes.fromhex(_sha256(checkpoint / n)) for n in ("config.json", "model.safetensors"))
-    assert manifest["checkpoint"] == {"source": str(checkpoint), "sha256": hashlib.sha256(hashes).hexdigest()}
+    sha256 = hashlib.sha256(hashes).hexdigest()
+    assert manifest["checkpoint"] == {"source": str(checkpoint), "sha256": sha256, "adapter": None}
     assert manifest["prefill"] == PREFILL
     assert manifest["opset"] == {"": 18, "h2o": 1}
     for package in ("h2o-edge", "torch", "transformers", "onnx", "onnxscript", "onnxruntime"):
