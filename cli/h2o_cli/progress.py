@@ -9,12 +9,20 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from h2o_cli.common import make_console
 
 EVERY = 10.0  # seconds between lines of a log
 UNCHANGED = 60.0  # seconds after which a line comes again
+LONG = 60.0  # seconds that are left, from which on they are told
 
 
 @contextmanager
@@ -34,8 +42,9 @@ def stages(first: str, steps: int, width: int, lines: bool = False) -> Iterator[
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=console, transient=True, speed_estimate_period=600) as bar:
         task = bar.add_task(first, total=steps)
 
         def stage(name: str) -> None:
@@ -79,8 +88,11 @@ def _stages_in_log(console: Console, first: str, steps: int, each: bool) -> Iter
 
     def stage(name: str) -> None:
         nonlocal done, text
+        left = (time.monotonic() - begin) / max(done, 1) * (steps - done)
         done += 1
         text = f"{done} of {steps}: {name}"
+        if done > 1 and left >= LONG:
+            text += f", about {in_words(left)} left"
         if each:
             _line(console, begin, text)
 

@@ -40,6 +40,17 @@ def test_stages_of_long_work_are_told(
     assert capsys.readouterr().err.endswith(" 3 of 3: layer 2\n"), "the end is told"
 
 
+def test_what_is_left_is_told_by_the_mean_of_earlier_stages(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([0.0, 0.0, 30.0, 60.0, 60.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(times))
+    with stages("checkpoint", 6, 8, lines=True) as stage:
+        stage("layer 0")
+        stage("layer 1")
+    assert capsys.readouterr().err.splitlines()[-1].endswith(" 2 of 6: layer 1, about 5 minutes left")
+
+
 def test_short_work_has_no_lines(capsys: pytest.CaptureFixture[str]) -> None:
     with stages("checkpoint", 2, 8) as stage:
         stage("layer 0")
