@@ -65,9 +65,9 @@ demo:
 	@$(BIN)/python examples/demo.py out/tiny-llama-long --picture out/demo.svg
 	@echo "next: make model   a real model of 98 MB, and a command that asks it"
 
-# Models of more than 98 MB get weights of 8 bits: as floats they would take gigabytes.
+# Larger models keep the integers of their files: as floats they would take gigabytes.
 MODEL ?= smollm2
-DEFAULT_WEIGHTS = $(if $(filter smollm2,$(MODEL)),float,int8)
+DEFAULT_WEIGHTS = $(if $(filter smollm2,$(MODEL)),float,stored)
 WEIGHTS ?= $(DEFAULT_WEIGHTS)
 BUNDLE = out/$(MODEL)$(addprefix -,$(filter-out $(DEFAULT_WEIGHTS),$(WEIGHTS)))
 model:

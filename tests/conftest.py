@@ -219,5 +219,5 @@ def _export(checkpoint: Path, bundle: Path) -> None:
 
     traces.share()
     with staged_folder(bundle, force=False) as folder:
-        options = ExportOptions(checkpoint=str(checkpoint), output=bundle)
+        options = ExportOptions(checkpoint=str(checkpoint), output=bundle, weights="float")
         write_bundle(open_checkpoint(str(checkpoint)), options, folder, progress=lambda stage: None)

@@ -26,10 +26,15 @@ def bundle_argument(command: Command) -> Command:
 
 
 def as_bundle(word: str, missing: str = _MISSING) -> Path:
-    """The folder of a bundle, exported if need be. Whatever else is at the path, reading its manifest tells.
+    """The folder of a bundle, exported if need be. Raises as `find_bundle` and `exported` do."""
+    found = find_bundle(word, missing)
+    return found if isinstance(found, Path) else exported(found)
 
-    missing: the message for a word that is neither a path nor a hub's name. Raises BundleError, and what `exported`
-    raises.
+
+def find_bundle(word: str, missing: str = _MISSING) -> Path | Source:
+    """A bundle's folder, or the checkpoint to export. Whatever else is at the path, reading its manifest tells.
+
+    missing: the message for a word that is neither a path nor a hub's name. Raises BundleError.
     """
     path = Path(word)
     try:
@@ -39,7 +44,7 @@ def as_bundle(word: str, missing: str = _MISSING) -> Path:
     except OSError:
         return path
     if source is not None:
-        return exported(source)
+        return source
     if path.is_dir():
         raise BundleError(
             f"{word}: no {MANIFEST}, so this is not a bundle, and no config.json, so it is no checkpoint; {_TAKEN}"

@@ -24,11 +24,11 @@ ALWAYS = {
     *("threads", "context", "max_context", "batch_size", "decode", "cache"),
     # The registry checks these.
     *("prefill", "short_batch_size", "short_chunk_size", "short_local", "short_heavy"),
-    *("dtype", "weights", "output", "target", "stages"),
+    *("dtype", "weights", "output", "target", "stages", "adapter", "list", "remove"),
     *("prompt", "file", "chat", "max_tokens", "stop", "ignore_eos", "temperature", "repetition_penalty"),
     *("presence_penalty", "frequency_penalty", "load_cache", "save_cache"),
     *("host", "port", "alias", "api_key_file", "cors_origin", "allowed_hosts", "metrics_names"),
-    *("slots", "dialect", "pooling", "limits", "grace"),
+    *("slots", "dialect", "chat_template", "pooling", "limits", "grace"),
     *("cache_pool", "cache_dir"),
     *("lengths", "repetitions", "peers", "time_limit", "text", "csv_file"),
     *("beside", "decode_tokens"),

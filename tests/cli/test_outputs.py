@@ -15,7 +15,7 @@ from h2o_cli.usage import Failure
 # Paths that are only read. Any other is a place that a command writes to.
 INPUTS = {
     *("bundle", "prompt_file", "file", "text", "texts", "api_key_file", "load_cache"),
-    *("checkpoint", "openvino_model", "folder", "folders"),
+    *("checkpoint", "openvino_model", "folder", "folders", "adapter", "chat_template"),
 }
 OUTPUTS = [
     (name, str(one.name))

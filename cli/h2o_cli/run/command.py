@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from h2o_cli.bundle_argument import as_bundle, bundle_argument
+from h2o_cli.bundle_argument import as_bundle, bundle_argument, find_bundle
 from h2o_cli.common import argument_text, json_option, print_json, start_logging, verbose_option
 from h2o_cli.effects import Beside, needing
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
@@ -146,6 +146,7 @@ def main(
     """
     start_logging(verbose)
     prepare_output()
+    find_bundle(bundle)  # a missing one is told before a missing prompt
     system = None if system is None else argument_text(system, "--system")
     shown = TextFlags(
         PromptSource.of(prompt, file, source, piped=is_piped() and not (chat and not as_json)),
