@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatch
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from h2o_cli.help import Command
-from h2o_cli.kept_exports import Source, exported
-from h2o_export.checkpoint_files import ADAPTER, HUB_NAME, HUB_PATTERNS, SHARD, is_gguf, shards_of
 from h2o_runtime.bundles.manifest import MANIFEST
 from h2o_runtime.errors import BundleError
+
+if TYPE_CHECKING:  # a bundle alone needs nothing of the exporter
+    from h2o_cli.kept_exports import Source
 
 _KINDS = "a GGUF file, a Hugging Face folder"
 _TAKEN = f"{_KINDS} and a hub's OWNER/NAME are taken too, and exported once"
@@ -28,7 +29,11 @@ def bundle_argument(command: Command) -> Command:
 def as_bundle(word: str, missing: str = _MISSING) -> Path:
     """The folder of a bundle, exported if need be. Raises as `find_bundle` and `exported` do."""
     found = find_bundle(word, missing)
-    return found if isinstance(found, Path) else exported(found)
+    if isinstance(found, Path):
+        return found
+    from h2o_cli.kept_exports import exported
+
+    return exported(found)
 
 
 def find_bundle(word: str, missing: str = _MISSING) -> Path | Source:
@@ -40,7 +45,9 @@ def find_bundle(word: str, missing: str = _MISSING) -> Path | Source:
     try:
         if (path / MANIFEST).exists():
             return path
-        source = _source(path, word)
+        from h2o_cli.kept_exports import Source
+
+        source = Source.of(word)
     except OSError:
         return path
     if source is not None:
@@ -52,21 +59,3 @@ def find_bundle(word: str, missing: str = _MISSING) -> Path | Source:
     if path.exists():
         return path
     raise BundleError(f"{word}: {missing}; {_TAKEN}")
-
-
-def _source(path: Path, word: str) -> Source | None:
-    """The checkpoint; None where there is none. Raises OSError for a path that cannot be looked up."""
-    if is_gguf(path):
-        named = SHARD.fullmatch(path.name)
-        shards = shards_of(path, int(named["count"])) if named else (path,)
-        files = {str(number): shard for number, shard in enumerate(shards) if shard.exists()}
-        return Source(word, named["stem"] if named else path.stem, files)
-    if any((path / name).is_file() for name in ("config.json", ADAPTER)):
-        within = {str(file.relative_to(path)): file for file in sorted(path.rglob("*")) if file.is_file()}
-        known = [name for name in within if any(fnmatch(name, pattern) for pattern in HUB_PATTERNS)]
-        files = {name: within[name] for name in known}
-        return Source(word, path.resolve().name, files)
-    name = HUB_NAME.fullmatch(word)
-    if name is None or path.exists() or Path(name[1]).is_dir():
-        return None
-    return Source(word, path.name)

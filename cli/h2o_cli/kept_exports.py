@@ -20,6 +20,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,15 @@ import click
 from h2o_cli.extras import needs_export
 from h2o_cli.stopping import Stop
 from h2o_cli.usage import Exit
-from h2o_export.checkpoint_files import HUB_PATTERNS, locate
+from h2o_export.checkpoint_files import (
+    ADAPTER,
+    HUB_NAME,
+    HUB_PATTERNS,
+    SHARD,
+    is_gguf,
+    locate,
+    shards_of,
+)
 from h2o_export.staging import where_locks_are_unknown
 from h2o_runtime.bundles.manifest import FORMAT, MANIFEST, file_sha256
 from h2o_runtime.errors import BackendError, CheckpointError, OutputError
@@ -57,6 +66,25 @@ class Source:
     word: str
     name: str
     files: Mapping[str, Path] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, word: str) -> Source | None:
+        """The checkpoint; None where there is none. Raises OSError for a path that cannot be looked up."""
+        path = Path(word)
+        if is_gguf(path):
+            named = SHARD.fullmatch(path.name)
+            shards = shards_of(path, int(named["count"])) if named else (path,)
+            files = {str(number): shard for number, shard in enumerate(shards) if shard.exists()}
+            return cls(word, named["stem"] if named else path.stem, files)
+        if any((path / name).is_file() for name in ("config.json", ADAPTER)):
+            within = {str(file.relative_to(path)): file for file in sorted(path.rglob("*")) if file.is_file()}
+            known = [name for name in within if any(fnmatch(name, pattern) for pattern in HUB_PATTERNS)]
+            files = {name: within[name] for name in known}
+            return cls(word, path.resolve().name, files)
+        name = HUB_NAME.fullmatch(word)
+        if name is None or path.exists() or Path(name[1]).is_dir():
+            return None
+        return cls(word, path.name)
 
     def key(self) -> str:
         """Raises CheckpointError for files that change meanwhile, OSError for those that cannot be read."""
