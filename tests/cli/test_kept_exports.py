@@ -102,7 +102,7 @@ def test_after_a_kill_two_at_once_export_once(start_h2o: Start, checkpoint: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)])
 def test_a_signal_stops_the_export_too(
     start_h2o: Start, checkpoint: Path, kept: Path, number: signal.Signals
 ) -> None:
@@ -117,7 +117,7 @@ def test_a_signal_stops_the_export_too(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["half a file", "an adapter"])
+@pytest.mark.parametrize("case", ["half a file", pytest.param("an adapter", marks=pytest.mark.nightly)])
 def test_what_h2o_export_refuses_ends_the_command(case: str, h2o: Run, tmp_path: Path) -> None:
     word, told = tmp_path / "model.gguf", b"model.gguf: "
     if case == "half a file":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from tests.cli.conftest import Run
+from tests.reference.golden import GOLDEN
 
 from h2o_export.checkpoints import open_checkpoint
 from h2o_export.dense.graphs import checkpoint_tensors
@@ -28,12 +30,6 @@ def transformers_model(smollm2: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(
         smollm2.parent, gguf_file=smollm2.name, dtype=torch.float32
     ).eval()
-
-
-@pytest.fixture(scope="module")
-def expected(transformers_model: Any, smollm2_bundle: Path) -> list[list[int]]:
-    """transformers' greedy answers to the prompts, without the end of text and what follows it."""
-    return [_greedy(transformers_model, ids, _ends(smollm2_bundle)) for ids in _conversations(smollm2_bundle)]
 
 
 def _conversations(bundle: Path) -> list[list[int]]:
@@ -59,12 +55,6 @@ def _greedy(model: Any, ids: list[int], ends: list[int]) -> list[int]:
     return [token for token in answer[0, len(ids) :].tolist() if token not in ends]
 
 
-def test_every_tensor_equals_transformers(smollm2: Path, transformers_model: Any) -> None:
-    opened, weights = open_checkpoint(str(smollm2)), transformers_model.state_dict()
-    for name, shape in checkpoint_tensors(opened.plan).items():
-        assert torch.equal(opened.tensor(name, shape), weights[name]), name
-
-
 def test_its_tokenizer_is_the_models(smollm2_bundle: Path) -> None:
     """Ids that SmolLM2's own tokenizer gives: digits alone, spaces before them together."""
     tokenizer = Tokenizer.load(smollm2_bundle)
@@ -76,8 +66,8 @@ def test_its_tokenizer_is_the_models(smollm2_bundle: Path) -> None:
     assert prompt.endswith("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n")
 
 
-def test_greedy_answers_equal_transformers(smollm2_bundle: Path, expected: list[list[int]]) -> None:
-    ends = _ends(smollm2_bundle)
+def test_greedy_answers_equal_transformers(smollm2_bundle: Path) -> None:
+    ends, expected = _ends(smollm2_bundle), json.loads((GOLDEN / "smollm2" / "greedy.json").read_text())
     with Generator.load(smollm2_bundle, context=1024) as generator:
         for prompt, ids, answer in zip(PROMPTS, _conversations(smollm2_bundle), expected, strict=True):
             logits = generator.prefill(ids, Full())
@@ -90,6 +80,20 @@ def test_greedy_answers_equal_transformers(smollm2_bundle: Path, expected: list[
 
 def test_the_readmes_first_example_has_a_good_answer(h2o: Run, smollm2_bundle: Path) -> None:
     assert "converts carbon dioxide" in _answer_to_the_readmes_question(h2o, smollm2_bundle)
+
+
+@pytest.mark.nightly
+def test_every_tensor_equals_transformers(smollm2: Path, transformers_model: Any) -> None:
+    opened, weights = open_checkpoint(str(smollm2)), transformers_model.state_dict()
+    for name, shape in checkpoint_tensors(opened.plan).items():
+        assert torch.equal(opened.tensor(name, shape), weights[name]), name
+
+
+@pytest.mark.nightly
+def test_the_golden_answers_are_those_of_transformers(transformers_model: Any, smollm2_bundle: Path) -> None:
+    ends, conversations = _ends(smollm2_bundle), _conversations(smollm2_bundle)
+    answers = [_greedy(transformers_model, ids, ends) for ids in conversations]
+    assert answers == json.loads((GOLDEN / "smollm2" / "greedy.json").read_text())
 
 
 @pytest.mark.nightly
