@@ -3,9 +3,9 @@
 If inputs are correlated, the row's other weights can compensate for the rounding error of one weight. So the
 squared error of the products is minimized: with E the error of the weights and H the second moments of the
 inputs, it is the trace of E H Eᵀ. First column after column, the error of each spread over those that are not
-rounded yet (GPTQ, Frantar et al., 2022; in the form of LDLQ, Chee et al., 2023). Then sweeps, in which each
+rounded yet (GPTQ, Frantar et al., 2022; in the form of LDLQ, Chee et al., 2023). Then a sweep, in which each
 block's scales, and then each of its columns, become the best given all others (coordinate descent; QuantEase,
-Behdin et al., 2023).
+Behdin et al., 2023). A second sweep would lower the error by 2 %.
 
 Moments of a few thousand tokens are those of the text more than those of the inputs: without much damping, the
 products of another text are worse than with weights rounded to nearest.
@@ -14,6 +14,7 @@ products of another text are worse than with weights rounded to nearest.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -27,7 +28,6 @@ from h2o_export.tensors import QuantizedTensor
 
 DAMPING = 0.5  # of the mean second moment: least error on text that the moments are not of
 WINDOW = 1536  # inputs whose correlation counts, at most: time grows with it, the error hardly falls
-SWEEPS = 2
 SHARES = tuple(0.7 + 0.05 * step for step in range(9))  # of the scale that fits a block's largest weight
 SPAN = 256  # columns of one large product
 ROWS = 4096  # of a matrix at a time
@@ -70,6 +70,18 @@ def windows(inputs: Tensor, block_size: int) -> list[Moments]:
     return [Moments.of(inputs[:, start:end]) for start, end in pairwise(ends)]
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Threads would spend most of their time waiting for each other: operations on a column are small."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@_one_thread()
 def compensate(
     weights: Tensor,
     moments: list[Moments],
@@ -94,8 +106,6 @@ def compensate(
             cut = slice(first, first + ROWS)
             rounding = _Rows(weights[cut, start:end], 1 << (bits - 1), block_size)
             rounding.spread_errors(window)
-            for _ in range(SWEEPS - 1):
-                rounding.descend(window.h)
             rounding.descend(window.h, lambda scale: storable(scale, dtype, name))
             q[cut, start:end] = rounding.q.T.to(torch.int8).numpy()
             scales[cut, blocks] = rounding.scales.T.numpy()
@@ -130,7 +140,7 @@ class _Rows:
                 self.scales[index] = scale
                 self.errors[cut] = errors * scale
 
-    def descend(self, h: Tensor, stored: Callable[[Tensor], Tensor] = torch.clone) -> None:
+    def descend(self, h: Tensor, stored: Callable[[Tensor], Tensor]) -> None:
         """One sweep; `stored` gives scales the precision in which they are kept."""
         for span, blocks in self._spans():
             slope = h[span].mm(
