@@ -51,6 +51,18 @@ class CompensatedCheckpoint(DerivedCheckpoint):
         return self.rounding.blocks(name) or self.original.blocks(name)
 
 
+@dataclass(frozen=True)
+class _AsMade(RoundedCheckpoint):
+    """Matrices as they are rounded; those that wait for their input are floats."""
+
+    original: CompensatedCheckpoint
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        if self.original.rounding.waits(name):
+            return self.original.tensor(name, shape)
+        return super().tensor(name, shape)
+
+
 class LayerRounding:
     """Rounds one layer after the other; knows the residual stream of the texts before the next one."""
 
@@ -73,13 +85,17 @@ class LayerRounding:
         self._made: dict[int, dict[str, QuantizedTensor]] = {}  # by layer and name
         self._input: Tensor | None = None
         self._moments: list[Moments] = []  # of the input
-        self._model = StreamedModel(RoundedCheckpoint.of(self.checkpoint, formats), torch.float32)
+        self._model = StreamedModel(_AsMade.of(self.checkpoint, formats), torch.float32)
         self._model.watch(self._round, refill=True)
         self._states = self._model.embed(texts)
         self._next = 0
 
+    def waits(self, name: str) -> bool:
+        """Whether it is of the layer in work, and its input is not known yet."""
+        return name in self._shapes and name not in self._made[self._next - 1]
+
     def blocks(self, name: str) -> QuantizedTensor | None:
-        """None too for a matrix of the layer in work whose input is not known yet."""
+        """None too for experts, which transformers multiplies as one tensor: they are rounded to nearest."""
         found = _LAYER.match(name)
         if found is None or name not in self._shapes:
             return None
