@@ -28,7 +28,11 @@ def bundle_argument(command: Command) -> Command:
 
 def as_bundle(word: str, missing: str = _MISSING) -> Path:
     """The folder of a bundle, exported if need be. Raises as `find_bundle` and `exported` do."""
-    found = find_bundle(word, missing)
+    return folder_of(find_bundle(word, missing))
+
+
+def folder_of(found: Path | Source) -> Path:
+    """What `find_bundle` found as a bundle's folder. Raises as `exported` does."""
     if isinstance(found, Path):
         return found
     from h2o_cli.kept_exports import exported

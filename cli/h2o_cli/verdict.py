@@ -60,7 +60,7 @@ def warn_of_loss(output: Path, validation: Validation) -> None:
     if validation.passed and loss is not None and loss >= WARNING:
         click.echo(
             f"warning: {output}: it predicts a text worse than the checkpoint does, by {_percent(loss)} of "
-            "perplexity: --weights stored keeps the checkpoint's own integers, and int8 loses less",
+            "perplexity: --weights stored keeps the checkpoint's own weights, and int8 loses less",
             err=True,
         )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from h2o_cli.bundle_argument import as_bundle, bundle_argument, find_bundle
+from h2o_cli.bundle_argument import bundle_argument, find_bundle, folder_of
 from h2o_cli.common import argument_text, json_option, print_json, start_logging, verbose_option
 from h2o_cli.effects import Beside, needing
 from h2o_cli.help import Group, HelpfulCommand, grouped, version_option
@@ -146,7 +146,7 @@ def main(
     """
     start_logging(verbose)
     prepare_output()
-    find_bundle(bundle)  # a missing one is told before a missing prompt
+    found = find_bundle(bundle)  # a missing one is told before a missing prompt
     system = None if system is None else argument_text(system, "--system")
     shown = TextFlags(
         PromptSource.of(prompt, file, source, piped=is_piped() and not (chat and not as_json)),
@@ -155,7 +155,7 @@ def main(
         as_json,
         logprobs=flags["logprobs"] is not None,
     )
-    folder = as_bundle(bundle)
+    folder = folder_of(found)
     manifest = Manifest.read(folder)
     cache = SavedCache.of(flags)
     default = cache.default(manifest.prefill)
