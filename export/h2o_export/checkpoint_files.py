@@ -60,7 +60,7 @@ def locate(source: str, patterns: Sequence[str], download: bool) -> Path:
     except (HFValidationError, OSError, RuntimeError) as error:
         if not download:
             raise CheckpointError(
-                f"{source}: no such folder here, nor is it in the hub's cache; only h2o-export downloads"
+                f"{source}: no such folder here, nor is it in the hub's cache; h2o-export downloads it"
             ) from error
         raise CheckpointError(
             f"{source}: no such folder here, and the hub could not give it: {_reason(error)}"
