@@ -2,9 +2,10 @@
 
     python -m tools.speed_check [BASE]    # BASE: the commit to compare with; default: the parent
 
-Each commit is installed into an environment of its own, exports the example checkpoint and answers a prompt of some
-7,000 tokens, in turns. Processor time depends little on what else the machine does, and the smallest of all rounds
-least. Without a parent, or where no file that a prompt passes through has changed, there is nothing to compare.
+Each commit, this one as it is installed here and its parent in an environment of its own, exports the example
+checkpoint, both at once, and then answers a prompt of some 7,000 tokens, in turns. Processor time depends little on
+what else the machine does, and the smallest of all rounds least. Without a parent, or where no file that a prompt
+passes through has changed, there is nothing to compare.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import venv
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -44,35 +47,46 @@ def compared(folder: Path, commit: str) -> float:
     source = folder / "source"
     _git("worktree", "add", "--detach", "--force", str(source), commit)
     try:
-        contestants = [prepared(folder / "now", ROOT), prepared(folder / "before", source)]
+        with ThreadPoolExecutor() as pool:
+            now = pool.submit(exported, Path(sys.prefix), folder / "now")
+            before = pool.submit(exported, installed(source), folder / "before")
+        contestants = now.result(), before.result()
+        rounds = [[seconds_of_answer(*each) for each in contestants] for _ in range(ROUNDS)]
     finally:
         _git("worktree", "remove", "--force", str(source))
-    rounds = [[seconds_of_answer(each) for each in contestants] for _ in range(ROUNDS)]
-    now, before = (min(each) for each in zip(*rounds, strict=True))
-    return now / before
+    now_least, before_least = (min(each) for each in zip(*rounds, strict=True))
+    return now_least / before_least
 
 
-def prepared(environment: Path, source: Path) -> Path:
-    """Install `source` into a new environment, and export the example's checkpoint there."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+def installed(source: Path) -> Path:
+    """An environment in `source`, for its files as make installs them here."""
+    environment = source / ".venv"
+    venv.create(environment, symlinks=True)
+    here = Path(sysconfig.get_path("purelib"))
+    there = Path(sysconfig.get_path("purelib", vars={"base": str(environment)}))
     # A path file brings the packages, and not what other path files do there: the editable install of the project.
-    packages = sysconfig.get_path("purelib", vars={"base": str(environment)})
-    Path(packages, "packages.pth").write_text(sysconfig.get_path("purelib"))
+    (there / "packages.pth").write_text(str(here))
+    # Where it lies relative to the source as it does here, ccache takes a file that has not changed for the same.
+    (there / "nanobind").symlink_to(here / "nanobind")
     pip = [sys.executable, "-m", "pip", "--python", environment / "bin" / "python", "--quiet", "install"]
-    arguments = ["--no-deps", "--no-build-isolation", "--disable-pip-version-check", source]
-    # Relative to each source's own folder, ccache takes a file that has not changed for the same.
+    arguments = ["--no-deps", "--no-build-isolation", "--disable-pip-version-check", "--editable", source]
     subprocess.run([*pip, *arguments], check=True, env={**os.environ, "CCACHE_BASEDIR": str(source)})
-    export = [environment / "bin" / "h2o-export", EXAMPLE, "-o", environment / "bundle", "--no-validate"]
-    subprocess.run(export, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return environment
 
 
-def seconds_of_answer(environment: Path) -> float:
+def exported(environment: Path, bundle: Path) -> tuple[Path, Path]:
+    """The environment, and the example's checkpoint as its command h2o-export writes it."""
+    export = [environment / "bin" / "h2o-export", EXAMPLE, "-o", bundle, "--no-validate"]
+    subprocess.run(export, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return environment, bundle
+
+
+def seconds_of_answer(environment: Path, bundle: Path) -> float:
     """Seconds of processors, in user mode, that the command h2o-run takes."""
-    prompt = environment / "prompt.txt"
+    prompt = bundle.with_suffix(".txt")
     prompt.write_text(TEXT.read_text()[:CHARACTERS])
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    command = [environment / "bin" / "h2o-run", environment / "bundle", "-f", prompt, "-n", ANSWER]
+    command = [environment / "bin" / "h2o-run", bundle, "-f", prompt, "-n", ANSWER]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
 
