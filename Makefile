@@ -24,7 +24,7 @@ CPP := $(shell find plugins tests/plugins -name '*.cpp' -o -name '*.h' -o -name 
 WHEEL_PYTHONS ?= $(foreach name,python3.10 python3.11 python3.12,$(shell $(name) -c "import sys; print(sys.executable)" 2>/dev/null))
 WHEEL_ARCHS ?= $(shell uname -m) $(if $(shell command -v aarch64-linux-gnu-g++),aarch64)
 
-.PHONY: demo model clients test speed coverage nightly forge check packages smollm2 setup lint emulation bytecode cpp-test sanitize py-test format stubs wheels wheel-smoke clean
+.PHONY: demo model clients test speed coverage nightly forge check packages smollm2 setup lint tested emulation bytecode cpp-test sanitize py-test format stubs wheels wheel-smoke clean
 .DEFAULT_GOAL := help
 
 help:
@@ -81,14 +81,17 @@ model:
 clients:
 	npm install --silent --no-audit --no-fund --prefix build/clients @openai/codex@0.171.0 @anthropic-ai/claude-code@2.1.332
 
-# Downloads, pip and mypy leave cores idle, and builds take them. apt is asked for nothing twice at once.
+# Downloads and pip leave cores idle, and builds take them. apt is asked for nothing twice at once.
 # Others wait for pip: it need not compile 18,000 modules of which tests import some.
+SYNC = $(if $(filter output-sync,$(.FEATURES)),--output-sync=$(1))
 test: export PIP_COMPILE = 0
 test:
 	@tools/need.sh ccache gtest
-	@$(MAKE) --no-print-directory --jobs=4 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
-		lint cpp-test emulation packages smollm2 bytecode
-	@$(MAKE) --no-print-directory py-test
+	@$(MAKE) --no-print-directory --jobs=4 $(call SYNC,target) lint tested
+
+# mypy reads a minute, in one thread, and no test needs what it finds: lint ends beside the tests, whose dots come at once.
+tested: cpp-test emulation packages smollm2 bytecode
+	@$(MAKE) --no-print-directory $(call SYNC,none) py-test
 
 speed: $(VENV)/installed
 	@$(BIN)/python -m tools.speed_check
@@ -175,9 +178,9 @@ $(VENV)/build-tools: pyproject.toml
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(CPP)
 	$(BIN)/python -m tools.prose --check
+	$(BIN)/mypy
 
 # The emulated GPU of the Python tests: they would build it, and wait.
 emulation: $(VENV)/build-tools
