@@ -48,14 +48,21 @@ def compared(folder: Path, commit: str) -> float:
     _git("worktree", "add", "--detach", "--force", str(source), commit)
     try:
         with ThreadPoolExecutor() as pool:
-            now = pool.submit(exported, Path(sys.prefix), folder / "now")
-            before = pool.submit(exported, installed(source), folder / "before")
-        contestants = now.result(), before.result()
-        rounds = [[seconds_of_answer(*each) for each in contestants] for _ in range(ROUNDS)]
+            contestants = list(pool.map(prepared, (ROOT, source), (folder / "now", folder / "before")))
+        rounds = [[seconds_of_answer(each) for each in contestants] for _ in range(ROUNDS)]
     finally:
         _git("worktree", "remove", "--force", str(source))
-    now_least, before_least = (min(each) for each in zip(*rounds, strict=True))
-    return now_least / before_least
+    now, before = (min(each) for each in zip(*rounds, strict=True))
+    return now / before
+
+
+def prepared(source: Path, bundle: Path) -> list[str | Path]:
+    """Let `source` export the example's checkpoint → its command that answers the prompt."""
+    commands = (Path(sys.prefix) if source == ROOT else installed(source)) / "bin"
+    _run(commands / "h2o-export", EXAMPLE, "-o", bundle, "--no-validate")
+    prompt = bundle.with_suffix(".txt")
+    prompt.write_text(TEXT.read_text()[:CHARACTERS])
+    return [commands / "h2o-run", bundle, "-f", prompt, "-n", ANSWER]
 
 
 def installed(source: Path) -> Path:
@@ -74,21 +81,15 @@ def installed(source: Path) -> Path:
     return environment
 
 
-def exported(environment: Path, bundle: Path) -> tuple[Path, Path]:
-    """The environment, and the example's checkpoint as its command h2o-export writes it."""
-    export = [environment / "bin" / "h2o-export", EXAMPLE, "-o", bundle, "--no-validate"]
-    subprocess.run(export, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return environment, bundle
-
-
-def seconds_of_answer(environment: Path, bundle: Path) -> float:
+def seconds_of_answer(command: list[str | Path]) -> float:
     """Seconds of processors, in user mode, that the command h2o-run takes."""
-    prompt = bundle.with_suffix(".txt")
-    prompt.write_text(TEXT.read_text()[:CHARACTERS])
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    command = [environment / "bin" / "h2o-run", bundle, "-f", prompt, "-n", ANSWER]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _run(*command)
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+
+
+def _run(*command: str | Path) -> None:
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def _git(*arguments: str) -> str:
