@@ -138,12 +138,14 @@ class Forked:
                 ) from None
             return subprocess.CompletedProcess([name, *words], code, _content(out), _content(err))
 
-    def start_with_pipes(self, name: str, words: list[str | bytes], to: IO[bytes] | None = None) -> Process:
+    def start_with_pipes(
+        self, name: str, words: list[str | bytes], to: IO[bytes] | None = None, code: str = ""
+    ) -> Process:
         """`python -m h2o_cli.NAME WORDS` without input. Its output goes to `to`, or like its errors to a pipe."""
         err, to_err = os.pipe()
         out, to_out = os.pipe() if to is None else (None, os.dup(to.fileno()))
         with open(os.devnull, "rb") as nothing, open(to_out, "wb"), open(to_err, "wb"):
-            process = self.start(name, words, nothing.fileno(), to_out, to_err)
+            process = self.start(name, words, nothing.fileno(), to_out, to_err, code)
         process.stdout = None if out is None else os.fdopen(out, "rb")
         process.stderr = os.fdopen(err, "rb")
         return process

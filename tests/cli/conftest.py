@@ -69,8 +69,8 @@ def h2o() -> Run:
 def start_h2o() -> Iterator[Start]:
     """`start_h2o("run", …)` starts a command with pipes as its output, and kills it at the end if it still runs.
 
-    `stdout` may be a file, and all streams the file `terminal` for a process that runs `code` first. With other
-    options of subprocess.Popen it is a fresh process, else one that need not load libraries.
+    `stdout` may be a file, and all streams the file `terminal`. With other options of subprocess.Popen it is a
+    fresh process, else one that need not load libraries, and that runs `code` first.
     """
     started: list[subprocess.Popen[bytes] | Process] = []
 
@@ -88,7 +88,7 @@ def start_h2o() -> Iterator[Start]:
         elif terminal >= 0:
             started.append(commands(name).start(name, _words(args), terminal, terminal, terminal, code))
         else:
-            started.append(commands(name).start_with_pipes(name, _words(args), stdout))
+            started.append(commands(name).start_with_pipes(name, _words(args), stdout, code))
         return started[-1]
 
     yield start

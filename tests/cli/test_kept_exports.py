@@ -7,8 +7,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -34,45 +32,64 @@ TAKEN = "a GGUF file, a Hugging Face folder and a hub's OWNER/NAME are taken too
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of what is kept, in a cache that is empty at first."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     return tmp_path / "cache" / "h2o-edge" / "bundles"
 
 
-def without_exporter(*words: object) -> subprocess.CompletedProcess[str]:
-    """h2o-run where the packages of the extra `export` cannot be imported."""
-    script = (
-        "import runpy, sys\n"
-        "sys.modules.update(dict.fromkeys(['torch', 'transformers']))\n"
-        "runpy.run_module('h2o_cli.run', run_name='__main__', alter_sys=True)\n"
+def exporting_by(command: str) -> str:
+    """Code for a process of its own: this cache, and what exports."""
+    cache = {"XDG_CACHE_HOME": os.environ["XDG_CACHE_HOME"]}
+    return (
+        f"import os; os.environ.update({cache!r}); "
+        f"from h2o_cli import kept_exports; kept_exports._COMMAND = {command!r}"
     )
-    command = [sys.executable, "-c", script, *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-
-
-# --- With real exports ------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_the_first_start_exports_and_the_second_needs_no_exporter(
     h2o: Run, checkpoint: Path, kept: Path
 ) -> None:
-    missing = without_exporter(checkpoint, *PROMPT)
-    assert (missing.returncode, missing.stdout) == (1, "")
-    assert missing.stderr.startswith("error: exporting needs more packages (No module named 'torch'): pip")
-    assert missing.stderr.count("\n") == 1
-    first = h2o("run", checkpoint, *PROMPT, "--json", env=dict(os.environ))
+    without = "; import sys; sys.modules.update(dict.fromkeys(['torch', 'transformers']))"
+    missing = h2o("run", checkpoint, *PROMPT, code=exporting_by("") + without)
+    assert (missing.returncode, missing.stdout) == (1, b"")
+    assert missing.stderr.startswith(b"error: exporting needs more packages (No module named 'torch'): pip")
+    assert missing.stderr.count(b"\n") == 1
+    shared = f"from tests import traces; traces.share(); {kept_exports._COMMAND}"
+    first = h2o("run", checkpoint, *PROMPT, "--json", code=exporting_by(shared))
     assert first.returncode == 0, first.stderr
     (bundle,) = kept.glob(f"*/{checkpoint.name}")
     assert first.stderr.decode().splitlines()[0] == f"{checkpoint} is exported once to {bundle}"
-    second = without_exporter(checkpoint, *PROMPT, "--json")
-    assert (second.returncode, second.stderr) == (0, "")
+    second = h2o("run", checkpoint, *PROMPT, "--json", code=exporting_by("") + without)
+    assert (second.returncode, second.stderr) == (0, b"")
     assert json.loads(second.stdout)["tokens"] == json.loads(first.stdout)["tokens"]
     manifest = Manifest.read(bundle)
     assert manifest.checkpoint.source == str(checkpoint)
     assert manifest.validation is not None
 
 
-def begun(process: subprocess.Popen[bytes], kept: Path) -> None:
+# In place of h2o-export, which loads PyTorch: it begins to write, and waits for a file.
+SLOW_EXPORT = """
+import shutil, sys, time
+from pathlib import Path
+import click
+from h2o_cli.usage import Command
+from h2o_export.staging import staged_folder
+
+def export():
+    with staged_folder(Path(sys.argv[-3]), force=False) as folder:
+        while not Path({go!r}).exists():
+            time.sleep(0.02)
+        shutil.copytree({bundle!r}, folder, dirs_exist_ok=True)
+
+Command("export", callback=export).main([])
+"""
+
+
+@pytest.fixture
+def slow_export(tiny_bundle: Path, tmp_path: Path) -> str:
+    return exporting_by(SLOW_EXPORT.format(go=str(tmp_path / "go"), bundle=str(tiny_bundle)))
+
+
+def begun(process: Any, kept: Path) -> None:
     """Wait until it says that it exports, and has begun to write."""
     read_until(process.stderr, b"exported once to .*\n")
     while not list(kept.glob("*/.*.partial")):
@@ -80,59 +97,41 @@ def begun(process: subprocess.Popen[bytes], kept: Path) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.slow
-def test_after_a_kill_two_at_once_export_once(start_h2o: Start, checkpoint: Path, kept: Path) -> None:
-    words, options = ("run", checkpoint, *PROMPT), {"env": dict(os.environ)}
-    killed = start_h2o(*words, **options)
+def test_after_a_kill_two_at_once_export_once(
+    start_h2o: Start, slow_export: str, kept: Path, tmp_path: Path
+) -> None:
+    file = gguf(tmp_path / "model.gguf")
+    killed = start_h2o("run", file, *PROMPT, code=slow_export)
     begun(killed, kept)
     children = psutil.Process(killed.pid).children(recursive=True)
     for process in (killed, *children):
         process.kill()
     psutil.wait_procs(children)
-    first = start_h2o(*words, **options)
-    read_until(first.stderr, b"exported once to .*\n")
-    second = start_h2o(*words, **options)
-    assert second.communicate(timeout=500)[1].decode() == (
-        f"waiting for another process, which exports {checkpoint}\n"
-    )
-    first.communicate(timeout=100)
+    first = start_h2o("run", file, *PROMPT, code=slow_export)
+    begun(first, kept)
+    second = start_h2o("run", file, *PROMPT, code=slow_export)
+    read_until(second.stderr, f"waiting for another process, which exports {file}\n".encode())
+    (tmp_path / "go").touch()
+    assert second.communicate(timeout=500)[1] == b""
+    assert first.communicate(timeout=100)[1] == b""
     assert (first.returncode, second.returncode) == (0, 0)
     (folder,) = (path for path in kept.iterdir() if path.name not in ("index", "locks"))
-    assert [path.name for path in folder.iterdir()] == [checkpoint.name]
+    assert [path.name for path in folder.iterdir()] == ["model"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_the_export_too(
-    start_h2o: Start, checkpoint: Path, kept: Path, number: signal.Signals
+    start_h2o: Start, slow_export: str, kept: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
-    process = start_h2o("run", checkpoint, *PROMPT, env=dict(os.environ))
+    process = start_h2o("run", gguf(tmp_path / "model.gguf"), *PROMPT, code=slow_export)
     begun(process, kept)
     children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(number)
     told = process.communicate(timeout=100)[1].decode()
     assert (process.returncode, told.splitlines()[-1:]) == (128 + number, ["stopped"])
+    assert children
     assert not any(child.is_running() for child in children)
     assert not list(kept.glob("*/.*.partial"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", ["half a file", pytest.param("an adapter", marks=pytest.mark.nightly)])
-def test_what_h2o_export_refuses_ends_the_command(case: str, h2o: Run, tmp_path: Path) -> None:
-    word, told = tmp_path / "model.gguf", b"model.gguf: "
-    if case == "half a file":
-        word.write_bytes(b"GGUF")
-    else:
-        word = tmp_path / "adapter"
-        word.mkdir()
-        (word / "adapter_config.json").write_text("{}")
-        told = b"adapter: is an adapter for another model, not a model"
-    done = h2o("run", word, *PROMPT, env=dict(os.environ))
-    first, error = done.stderr.splitlines()
-    assert (done.returncode, done.stdout) == (1, b"")
-    assert b"is exported once to" in first
-    assert error.startswith(b"error: ")
-    assert told in error
 
 
 def test_the_flags_of_exports_are_the_defaults() -> None:
@@ -140,9 +139,6 @@ def test_the_flags_of_exports_are_the_defaults() -> None:
     given = dict(zip(kept_exports.FLAGS[::2], kept_exports.FLAGS[1::2], strict=True))
     assert defaults["--dtype"] == given["--dtype"]
     assert defaults["--weights"].weights == given["--weights"]
-
-
-# --- With a bundle that is there --------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -313,15 +309,17 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
         as_bundle(str(gguf(tmp_path / "model.gguf")))
 
 
-def test_a_bundle_that_misses_a_verdict_is_not_used(
-    tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("code", [1, 3])
+def test_an_export_that_fails_or_misses_a_verdict_is_not_used(
+    tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], code: int
 ) -> None:
     file = gguf(tmp_path / "model.gguf")
     write = "import os, sys; os.makedirs(place := sys.argv[-3]); open(place + '/manifest.json', 'w'); "
-    monkeypatch.setattr(kept_exports, "_COMMAND", f"{write} sys.exit(3)")
-    with pytest.raises(SystemExit, match="3"):
+    monkeypatch.setattr(kept_exports, "_COMMAND", f"{write * (code == 3)} import sys; sys.exit({code})")
+    with pytest.raises(SystemExit, match=str(code)):
         as_bundle(str(file))
-    assert f"{file} is not used: h2o-export {file} -o BUNDLE" in capfd.readouterr().err
+    advice = f"{file} is not used: h2o-export {file} -o BUNDLE"
+    assert (advice in capfd.readouterr().err) == (code == 3)
     assert not list(kept.glob("*/model"))
 
 
