@@ -78,6 +78,7 @@ def test_greedy_answers_equal_transformers(smollm2_bundle: Path) -> None:
             assert ours == answer, prompt
 
 
+@pytest.mark.nightly
 def test_the_readmes_first_example_has_a_good_answer(h2o: Run, smollm2_bundle: Path) -> None:
     assert "converts carbon dioxide" in _answer_to_the_readmes_question(h2o, smollm2_bundle)
 

@@ -55,7 +55,11 @@ def test_four_bits_are_packed_as_onnx_has_them() -> None:
 
 @pytest.fixture(
     scope="module",
-    params=[(TIED, "int8"), (UNTIED, "int8"), (UNTIED, "int4"), (UNTIED, "int4+offset")],
+    params=[
+        (TIED, "int8"),
+        *(pytest.param((UNTIED, weights), marks=pytest.mark.nightly) for weights in ("int8", "int4")),
+        (UNTIED, "int4+offset"),
+    ],
 )
 def made(request: pytest.FixtureRequest, shared_folder: Path) -> tuple[Path, Path, str]:
     """Checkpoint, bundle and the name of the format."""
@@ -136,7 +140,7 @@ class _Blocked(SafetensorsCheckpoint):
         return quantize(self.tensor(name, shape), 4, 32, "float32", name) if len(shape) == 2 else None
 
 
-@pytest.mark.parametrize(("weights", "block_size"), [("int4", 32), ("int8", 32), ("int4", 16)])
+@pytest.mark.parametrize(("weights", "block_size"), [pytest.param("int4", 32, marks=pytest.mark.nightly), ("int8", 32), ("int4", 16)])
 def test_a_checkpoints_own_blocks_are_taken_as_they_are(
     shared_folder: Path, tmp_path: Path, weights: str, block_size: int
 ) -> None:
@@ -183,7 +187,7 @@ def test_what_cannot_be_is_refused(
     [
         (204, 4, True, "int8", "float32"),
         (207, 3, False, "int4", "float16"),
-        (200, 4, False, "int4+offset", "float32"),
+        pytest.param(200, 4, False, "int4+offset", "float32", marks=pytest.mark.nightly),
     ],
 )
 def test_rows_that_no_block_divides_are_padded(
