@@ -37,7 +37,7 @@ BENCH = {"model": "{bundle}", "lengths": "16", "repetitions": "1"}
 NEEDS: dict[str, dict[str, str]] = {
     "run": {"bundle": "{bundle}", "prompt": "Once", "max_tokens": "1"},
     "serve": {"bundle": "{bundle}", "port": "0"},
-    "export": {"checkpoint": str(EXAMPLE), "output": "made", "validate": "--no-validate"},
+    "export": {"checkpoint": str(EXAMPLE), "output": "made"},
     "build": {"bundle": "{bundle}", "target": "tensorrt", "dry_run": ""},
     "compare": {"bundle": "{bundle}", "length": "8"},
     "eval": {"bundle": "{bundle}", "length": "16", "metrics": "perplexity", "baselines": "none"},
@@ -48,7 +48,6 @@ NEEDS: dict[str, dict[str, str]] = {
 # What an option needs in any command, so that it is used.
 BESIDE = {
     "checkpoint": {"peers": "transformers"},
-    "calibrate": {"weights": "int8"},
     "packed_weights": {"compute": "dense_form=native"},
     "openvino_model": {"peers": "openvino-genai"},
     "work_dir": {"peers": "onnxruntime-genai"},

@@ -140,7 +140,10 @@ class _Blocked(SafetensorsCheckpoint):
         return quantize(self.tensor(name, shape), 4, 32, "float32", name) if len(shape) == 2 else None
 
 
-@pytest.mark.parametrize(("weights", "block_size"), [pytest.param("int4", 32, marks=pytest.mark.nightly), ("int8", 32), ("int4", 16)])
+@pytest.mark.parametrize(
+    ("weights", "block_size"),
+    [pytest.param("int4", 32, marks=pytest.mark.nightly), ("int8", 32), ("int4", 16)],
+)
 def test_a_checkpoints_own_blocks_are_taken_as_they_are(
     shared_folder: Path, tmp_path: Path, weights: str, block_size: int
 ) -> None:

@@ -40,7 +40,7 @@ cases = st.tuples(
     st.sampled_from(PRECISIONS),
 ).map(lambda drawn: case_of(*drawn))
 quick = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 
 

@@ -83,7 +83,7 @@ def test_against_float64(case: Case, isa: str) -> None:
     n=st.integers(1, 60),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_cuts_do_not_matter(
     kind: Any, sizes: tuple[int, int], dv: int, cuts: list[int], n: int, seed: int
 ) -> None:

@@ -58,7 +58,7 @@ def test_every_precision(precision: Any, isa: str | None, dtype: Any) -> None:
     window=st.integers(1, 600),
     heads=st.sampled_from([(1, 1), (3, 1), (4, 2)]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_any_window(rows: int, past: int, window: int, heads: tuple[int, int]) -> None:
     check(*heads, rows, past + rows, window, d=8)
 

@@ -82,7 +82,7 @@ def test_slot_by_slot_as_the_crate() -> None:
         Evicting(tokens=32, recent=64, keep=1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data(), rows=st.integers(2, 12), layers=st.integers(1, 3), seed=st.integers(0, 99))
 def test_what_is_protected_stays(data: st.DataObject, rows: int, layers: int, seed: int) -> None:
     recent = data.draw(st.integers(0, rows - 1))
@@ -111,7 +111,7 @@ def test_scores_that_are_none() -> None:
 # --- Its scores -------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(case=cases(), length=st.integers(1, 1100))
 @example(case=Case(group=8, d=80), length=513)
 @example(case=Case(group=17, d=32), length=40)

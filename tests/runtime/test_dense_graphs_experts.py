@@ -127,7 +127,7 @@ def test_a_clamped_gate_and_biases(n: int) -> None:
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.data())
 def test_any_routing(data: st.DataObject) -> None:
     """Experts that no row chose, one that all chose, a row that chose one twice: each row as it is alone."""

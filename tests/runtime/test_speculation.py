@@ -118,7 +118,7 @@ SAMPLINGS = {
 }
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     words=st.lists(st.lists(st.integers(2, 240), min_size=1, max_size=5), min_size=2, max_size=4),
     order=st.lists(st.integers(0, 3), min_size=4, max_size=30),
@@ -136,7 +136,7 @@ def test_answers_are_those_of_plain_decode(
     same(answered(generator, prompt, speculate="lookup", **options), plain)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     wrong=st.lists(st.integers(0, 40), max_size=8),
     length=st.integers(1, 20),
@@ -230,6 +230,7 @@ def test_where_rows_cannot_be_taken_back_it_is_off_and_says_why(
         assert generator.speculation("off") == ("off", None)
 
 
+@pytest.mark.parametrize("generator", ["contiguous"], indirect=True)
 def test_sampled_tokens_have_the_samplers_distribution(generator: Generator) -> None:
     """Chi-squared of tokens of drafts that are right now and then, against the sampler's own distribution."""
     sampling = Sampling(temperature=1.5, top_k=6, seed=2)

@@ -47,7 +47,7 @@ STEPS = st.lists(st.one_of(st.just("enter"), st.integers(0, 30), st.just("close"
 
 
 @given(steps=STEPS, most_waiting=st.integers(0, 5))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_never_two_at_once_never_out_of_order_never_a_lost_place(steps: list[Any], most_waiting: int) -> None:
     """Any order of coming and leaving, compared with a plain list: its first one is served."""
 

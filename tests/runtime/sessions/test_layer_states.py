@@ -199,7 +199,7 @@ def test_tokens_that_are_given_are_as_if_decoded(bundle: Path) -> None:
         assert relative_error(last, fresh.prefill(PROMPT, FULL)) < 1e-5
 
 
-@pytest.mark.parametrize(("name", "piece"), [("full", 64), ("full", 37), ("full", 129), ("h2o", 64)])
+@pytest.mark.parametrize(("name", "piece"), [("full", 37), ("full", 129), ("h2o", 64)])
 def test_a_prompt_in_pieces_is_the_same(bundle: Path, name: str, piece: int) -> None:
     policy = POLICIES[name]
     with load(bundle) as generator, load(bundle) as fresh:
@@ -284,13 +284,14 @@ def test_rows_in_a_file_pages_that_are_chosen_and_rows_that_go(bundle: Path, tmp
 ROWS = st.lists(st.tuples(st.integers(1, 1 + AHEAD), st.integers(1, 1 + AHEAD)), min_size=1, max_size=6)
 
 
-def test_rows_whose_gates_do_not_fill_vectors_go_one_by_one(tmp_path: Path) -> None:
-    bundle = export(
-        save(tmp_path / "checkpoint", "granitemoehybrid-grouped"), tmp_path / "bundle"
-    )  # six heads
-    with load(bundle, dense_form="native") as generator:
-        mode, reason = generator.speculation("lookup")
-        assert (mode, reason) == ("off", "gates of 6 heads do not fill vectors of 4")
+def test_rows_whose_gates_do_not_fill_vectors_go_one_by_one(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("h2o_runtime.layers.state.LANES", 5)
+    with Generator.load(bundle, context=CONTEXT, dense_form="native") as generator:
+        (heads,) = {spec.query_heads for spec in generator.model.each_layer if spec.state is not None}
+        told = f"gates of {heads} heads do not fill vectors of 5"
+        assert generator.speculation("lookup") == ("off", told)
 
 
 @pytest.fixture(scope="module", params=CACHES)

@@ -114,7 +114,7 @@ PARTS = [
 
 
 def test_however_it_grows_it_ends_the_same(page: Page) -> None:
-    @settings(max_examples=150)
+    @settings(max_examples=60)
     @given(st.lists(st.sampled_from(PARTS), max_size=40), st.data())
     def grown(parts: list[str], data: Any) -> None:
         text = "".join(parts)
