@@ -67,7 +67,13 @@ def make_engines(bundle: Bundle, context: int) -> None:
     build(select_engines(bundle, options), Machine.here("tensorrt"), lambda name: None)
 
 
-@pytest.mark.parametrize("policy", [POLICY, WINDOW], ids=["colsum", "window, query heads"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        pytest.param(POLICY, id="query"),
+        pytest.param(WINDOW, id="window, query heads", marks=pytest.mark.nightly),
+    ],
+)
 def test_onnx_runtime_with_cuda_attention(
     policy: PrefillPolicy[Any],
     shared_folder: Path,

@@ -39,7 +39,7 @@ POLICIES = {
     "window, query heads": prefill_of(**SMALL, score="window", window=12, heads="query", dense_tail=40),
 }
 
-OFTEN = ("colsum", "query", "window, query heads")  # each score, and both kinds of heads
+OFTEN = ("query", "window, query heads")  # tests below have column sums
 EACH_POLICY = [
     pytest.param(policy, id=name, marks=() if name in OFTEN else pytest.mark.nightly)
     for name, policy in POLICIES.items()

@@ -342,6 +342,7 @@ void test_select(const Options& options) {
         test_query({40, 16, 3, 5, 4, 9, {90, 90, 90}, true, 48, dtype}, random);
         test_query({40, 16, 3, 2, 4, 9, {70, 70, 86}, false, 64, dtype, 86}, random);  // inside a chunk
         test_query({40, 16, 2, 2, 4, 9, {400, 400, 400}, true, 64, dtype, 600}, random);
+        if (dtype == H2O_F32 && options.small) continue;  // the same steps follow in float16
         test_query({60, 32, 4, 1, 4, 9, {200, 200}, false, 128, dtype},
                    random);  // more keys than a block reads
         test_query({80, 80, 1, 2, 4, 30, {700}, true, 32, dtype},
@@ -354,10 +355,8 @@ void test_select(const Options& options) {
         // Denominators of a sample: of some of a step's sampled places, and of more than a block reads. Tiles
         // that have none share the launch.
         test_query({24, 8, 1, 1, 4, 9, {130, 190, 321}, false, 64, dtype, 330}, random);
-        if (dtype == H2O_F16 || !options.small) {
-            test_query({16, 16, 2, 2, 4, 30, {2430}, true, 32, dtype, 2433, true}, random);
-            test_query({20, 16, 1, 0, 4, 9, {1300, 1300}, false, 32, dtype}, random);
-        }
+        test_query({16, 16, 2, 2, 4, 30, {2430}, true, 32, dtype, 2433, true}, random);
+        test_query({20, 16, 1, 0, 4, 9, {1300, 1300}, false, 32, dtype}, random);
         // Scores far above an estimated denominator: such a vote is 1. Heads of 40 and 192 have no tiles.
         for (const int d : {40, 64, 192})
             test_query({16, 16, 1, 0, 4, 7, {320}, false, d, dtype, 0, false, 16}, random);

@@ -22,14 +22,15 @@ def run(*command: str, **variables: str) -> None:
 
 
 def test_kernels_against_float64(program: str) -> None:
-    """Heads of 80 and 128 elements run below, and all others nightly."""
-    groups = ("attention", "candidate", "select", "pages", "arguments", "bounds", "far")
+    """Attention of heads of 80 and 128 elements runs below, and of all others nightly."""
+    groups = ("candidate", "select", "pages", "arguments", "bounds", "far")
     run(program, "--small", "--once", "--head-size", "64", *groups)
+    run(program, "--small", "--once", "--head-size", "80", "windows", "caps")
 
 
 def test_a_second_run_has_the_same_bytes(program: str) -> None:
-    """In other orders of threads. Windows and caps are arguments of kernels that run above."""
-    groups = ("attention", "windows", "caps", "candidate", "rows", "pages", "products")
+    """In other orders of threads. Windows and caps are arguments of the same kernels."""
+    groups = ("attention", "candidate", "rows", "pages", "products")
     run(program, "--small", "--head-size", "80", *groups)
 
 
@@ -38,6 +39,12 @@ def test_a_second_run_of_every_head_size(program: str) -> None:
     run(program, "--small")
 
 
+@pytest.mark.nightly
+def test_more_selections(program: str) -> None:
+    run(program, "--once", "select")
+
+
+@pytest.mark.nightly
 def test_other_numbers_than_usual(program: str) -> None:
     """Large scores in float32 whose errors happen to be larger than those of another order of adding up."""
     run(program, "--small", "--once", "--seed", "1", "pages")
