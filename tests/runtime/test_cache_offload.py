@@ -29,7 +29,8 @@ from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query
 LAYERS, CONTEXT = 5, 140
 FULL = Full(batch_size=32)
 SPARSE = Query(chunk_size=16, batch_size=32, local=4, heavy=4, dense_tail=4)
-LENGTHS, RINGS = (1, 16, 17, 83), (1, 2, 4, 8)
+LENGTHS = (1, 16, 17, 83)
+RINGS = (1, 2, pytest.param(4, marks=pytest.mark.nightly), 8)
 
 
 @pytest.fixture(scope="module")
@@ -243,7 +244,7 @@ def test_pages_of_the_file_leave_the_process(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows.layers[1]["v"], source)
 
 
-@pytest.mark.parametrize("buffers", [1, 2, 4, 8])
+@pytest.mark.parametrize("buffers", RINGS)
 def test_only_the_pages_that_quest_chose_travel(
     bundle: Path, buffers: int, delay: Callable[[Generator, int], Delayed], tmp_path: Path
 ) -> None:
