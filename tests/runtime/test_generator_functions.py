@@ -140,7 +140,14 @@ def test_bodies_give_what_kernels_give(both: Both, name: str, order: str, tmp_pa
     compare(both, POLICIES[name], ORDERS[order], tmp_path, 1e-5)
 
 
-@pytest.mark.parametrize("name", ["query", "query-heads-narrowed", "colsum", "full"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "query-heads-narrowed",
+        "colsum",
+        *(pytest.param(n, marks=pytest.mark.nightly) for n in ("query", "full")),
+    ],
+)
 @pytest.mark.parametrize("cache", CACHED)
 def test_in_every_cache(folders: tuple[Path, Path], cache: str, name: str, tmp_path: Path) -> None:
     kind, decoding, share = CACHED[cache]
