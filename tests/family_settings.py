@@ -201,6 +201,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             },
             "query_pre_attn_scalar": 64,
             "final_logit_softcapping": 5.0,
+            "attn_logit_softcapping": 2.0,  # which only Gemma 2 heeds
             "attention_bias": True,
             "tie_word_embeddings": False,
         },

@@ -21,10 +21,8 @@ from h2o_export.exporter import ExportOptions
 from h2o_export.formats import formats_of
 from h2o_export.tensors import QuantizedTensor
 from h2o_export.validation.validate import validate
-from h2o_runtime import Generator
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import ConfigError
-from h2o_runtime.policies.prefill import Full
 from h2o_runtime.text import ChatTemplate, Tokenizer
 
 EXAMPLE = checkpoints.EXAMPLE
@@ -80,26 +78,6 @@ def test_every_tensor_equals_transformers(
 ) -> None:
     path = gguf_files.write(folders[family], tmp_path / "model.gguf", kind)
     assert_equal_tensors(open_checkpoint(str(path)), transformers_model(path))
-
-
-@pytest.mark.nightly
-def test_logits_and_greedy_tokens_equal_transformers(folders: dict[str, Path], tmp_path: Path) -> None:
-    path = gguf_files.write(folders["llama"], tmp_path / "model.gguf", Kind.Q8_0)
-    bundle, model = bundles.export(path, tmp_path / "bundle"), transformers_model(path)
-    assert validate(bundle, open_checkpoint(str(path)), lambda stage: None).passed
-    ids = bundles.random_ids(40)
-    with torch.inference_mode():
-        prompt = torch.from_numpy(ids)[None]
-        expected = model(prompt).logits[0, -1].numpy()
-        greedy = model.generate(prompt, max_new_tokens=16, do_sample=False, eos_token_id=None, pad_token_id=0)
-    with Generator.load(bundle) as generator:
-        logits = generator.prefill(ids, Full())
-        assert bundles.relative_error(logits, expected) < 1e-5
-        answer = []
-        for _ in range(16):
-            answer.append(int(logits.argmax()))
-            logits = generator.decode(answer[-1])
-    assert answer == greedy[0, len(ids) :].tolist()
 
 
 def test_the_configuration_is_the_one_that_transformers_reads(

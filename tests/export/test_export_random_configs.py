@@ -43,7 +43,6 @@ SAID: dict[str, dict[str, Any]] = {
         "use_sliding_window": False,
         "sliding_window": 20,
     },
-    "a cap that Gemma 3 has not": {"model_type": "gemma3_text", "attn_logit_softcapping": 2.0},
     "weights that always add up": {"model_type": "qwen3_5_moe_text", "norm_topk_prob": False},
     "tensor-parallel slices of a training": {"model_type": "smollm3", "pretraining_tp": 2},
     "a head that is tied by default": {"model_type": "youtu", "num_key_value_heads": 4},
@@ -51,11 +50,7 @@ SAID: dict[str, dict[str, Any]] = {
 
 
 # What the layers decide, not their configuration alone: test_export_config_defaults.py reads all of them.
-OF_MODELS = (
-    "a rotation without its default",
-    "a cap that Gemma 3 has not",
-    "weights that always add up",
-)
+OF_MODELS = ("a rotation without its default", "weights that always add up")
 
 
 @pytest.mark.parametrize(

@@ -74,11 +74,6 @@ def test_the_cache_knows_which_tokens_were_generated() -> None:
 # --- Sparse prefill ---------------------------------------------------------------------------------------
 
 
-def test_a_prompt_that_continues_everything_keeps_everything() -> None:
-    assert plan(range(20), range(25), SPARSE) == Reuse(Prefix.HISTORY, 20)
-    assert plan(range(20), range(90), SPARSE, prefilled=13) == Reuse(Prefix.HISTORY, 20)
-
-
 def test_a_shared_beginning_is_kept_up_to_a_chunk_boundary() -> None:
     assert plan(range(20), [*range(19), 99], SPARSE) == Reuse(Prefix.BOUNDARY, 16)
     assert plan(range(20), [*range(15), 99], SPARSE) == Reuse(Prefix.BOUNDARY, 8)
@@ -125,14 +120,6 @@ def test_a_cache_that_rounds_rows_is_kept_up_to_a_chunk_boundary() -> None:
         origin = replace(Provenance.fresh(policy, 40), rounded=rounded)
         plan = plan_reuse(cache.known, origin, np.array([*range(31), 99]), policy)
         assert plan == Reuse(Prefix.BOUNDARY, kept)
-
-
-def test_no_memory_was_made_after_the_last_chunk() -> None:
-    # 16 tokens are two chunks; only the first was followed by another.
-    assert plan(range(16), [*range(16), 99], SPARSE, prefilled=16) == Reuse(Prefix.HISTORY, 16)
-    cache = cache_of(range(16), [50])
-    origin = Provenance.fresh(SPARSE, 16)
-    assert plan_reuse(cache.known, origin, np.array([*range(16), 99]), SPARSE) == Reuse(Prefix.BOUNDARY, 8)
 
 
 def test_rows_of_a_dense_tail_are_not_those_of_a_longer_prompt() -> None:

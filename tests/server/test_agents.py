@@ -20,7 +20,10 @@ from tests.server.weather import ASK, TALK
 from tests.server.weather import CHAT as WEATHER
 
 
-@pytest.fixture(scope="module", params=["template with tools", "template without"])
+@pytest.fixture(
+    scope="module",
+    params=["template with tools", pytest.param("template without", marks=pytest.mark.nightly)],
+)
 def agent_server(request: pytest.FixtureRequest, tool_bundle: Path, tiny_bundle: Path) -> Iterator[Server]:
     bundle = tiny_bundle if "without" in request.param else tool_bundle
     with Server(bundle, "--ctx-size", 1024, "--slots", 4) as server:

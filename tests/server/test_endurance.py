@@ -11,7 +11,7 @@ from tests.server.random_requests import CHAT, Draw
 from tests.server.running import Server
 from tests.server.test_random_requests import send
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.nightly]
 
 MOST_GROWTH = 0.02
 TEXT = "The quick brown fox jumps over the lazy dog. "
@@ -27,15 +27,14 @@ def round_of_everything(server: Server, seed: int, requests: int) -> None:
     server.wait_until_idle()
 
 
-@pytest.mark.parametrize("requests", [4, pytest.param(30, marks=pytest.mark.nightly)])
-def test_after_all_of_it_the_server_is_what_it_was(serve: Serve, requests: int) -> None:
+def test_after_all_of_it_the_server_is_what_it_was(serve: Serve) -> None:
     """Afterwards memory varies by a few MiB. So the maximum of four rounds is compared with the minimum of
     the next four.
     """
     server = serve("--ctx-size", 2048, fresh=True)
     looks = []
     for seed in range(10):
-        round_of_everything(server, seed, requests)
+        round_of_everything(server, seed, requests=30)
         looks.append(resident(server))
     warm, after = max(looks[2:6]), min(looks[6:10])
     began = time.monotonic()

@@ -22,10 +22,10 @@ STALL = 8.0  # seconds for the slowest: the system may leave a process waiting, 
 MEMORY = 400 << 20  # bytes of all processes, beyond those of the idle server
 
 # How many of each, and one of each body; a schema takes two seconds of a core until it is refused.
-SCHEMAS = 2
-LEAVERS = 10
-REBOUND = 15
-PLAIN = 25
+SCHEMAS = 1
+LEAVERS = 6
+REBOUND = 10
+PLAIN = 20
 
 
 def of_a_body(name: str) -> Callable[[Server], None]:

@@ -24,10 +24,13 @@ KINDS: dict[str, tuple[Cache, Lengths, dict[str, Any]]] = {
     "pages": (Paged(), SHORT, {"pool": POOL}),
     "few-pages": (Paged(rows="int8"), LONG, {"pool": 1 << 16, "slot_bytes": 1}),
 }
+NIGHTLY = ("float16", "int8")  # the last one has pages and integers
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.nightly if kind in NIGHTLY else ()) for kind in KINDS]
+)
 def test_answers_are_those_of_isolated_runs(
     kind: str, tiny_bundle: Path, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:

@@ -27,7 +27,7 @@ KINDS = {
 }
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=[pytest.param("one slot", marks=pytest.mark.nightly), "three slots"])
 def crowded(tool_bundle: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
     flags = ("--ctx-size", 512, "--limits", "queue=100", *KINDS[request.param])
     with Server(tool_bundle, *flags, fresh=True) as server:
