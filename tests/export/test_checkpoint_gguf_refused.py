@@ -204,7 +204,7 @@ def test_a_file_cut_anywhere_is_one_sentence(small_checkpoint: Path, tmp_path: P
     content = gguf_files.write(small_checkpoint, tmp_path / "whole.gguf", Kind.Q8_0).read_bytes()
     path = tmp_path / "model.gguf"
     drawn = random.Random(0)
-    for length in [*range(0, 400, 7), *(drawn.randrange(len(content)) for _ in range(60)), len(content) - 1]:
+    for length in [*range(0, 400, 19), *(drawn.randrange(len(content)) for _ in range(25)), len(content) - 1]:
         path.write_bytes(content[:length])
         with pytest.raises((CheckpointError, UnsupportedModelError), match=r"model\.gguf: ") as caught:
             open_checkpoint(str(path))
@@ -228,7 +228,7 @@ def test_a_damaged_header_is_read_or_refused(small_checkpoint: Path, tmp_path: P
     path = tmp_path / "model.gguf"
     drawn = random.Random(0)
     refused = 0
-    for _ in range(1500):
+    for _ in range(600):
         damaged = bytearray(content)
         for _ in range(drawn.choice((1, 1, 2, 8))):
             damaged[drawn.randrange(end)] = drawn.choice((0, 1, 0x7F, 0x80, 0xFF, drawn.randrange(256)))
@@ -236,7 +236,7 @@ def test_a_damaged_header_is_read_or_refused(small_checkpoint: Path, tmp_path: P
         sentence = refusal(lambda: model_config(header := read_header(path), huggingface_config(header)))
         refused += sentence is not None
         assert "\n" not in (sentence or "")
-    assert refused > 500
+    assert refused > 200
 
 
 # --- Split files ------------------------------------------------------------------------------------------

@@ -107,9 +107,6 @@ def test_a_memory_of_the_whole_past_is_full_attention(
     assert np.isfinite(o).all()
 
 
-# --- What may not matter ----------------------------------------------------------------------------------
-
-
 # --- Memory sets and scores -------------------------------------------------------------------------------
 
 
