@@ -39,6 +39,7 @@ def share() -> None:
     import torch._dynamo.config
     import torch.fx.config
     from torch._export import utils
+    from torch.onnx._internal.exporter import _fx_passes
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
     from h2o_export.dense import graphs
@@ -50,6 +51,29 @@ def share() -> None:
         torch.fx.config.do_not_emit_stack_traces = True
         ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))
         utils._materialize_cpp_cia_ops = functools.cache(utils._materialize_cpp_cia_ops)
+        passes = vars(_fx_passes)
+        passes["insert_type_promotion_nodes"] = _where_types_meet(passes["insert_type_promotion_nodes"])
+
+
+def _where_types_meet(insert: Callable[[Any], None]) -> Callable[[Any], None]:
+    """torch's pass runs a program once more, a seventh of a trace, and changes nothing in one type of floats."""
+    import torch
+    from torch.onnx._internal.fx.passes.type_promotion import TypePromotionTable
+
+    table = TypePromotionTable()
+
+    @functools.wraps(insert)
+    def where_types_meet(program: Any) -> None:
+        for node in program.graph.nodes:
+            packet = getattr(node.target, "overloadpacket", None)
+            values = (source.meta.get("val") for source in node.all_input_nodes)
+            types = {value.dtype for value in values if isinstance(value, torch.Tensor)}
+            alike = len(types) < 2 and all(one.is_floating_point for one in types)
+            if packet is not None and table.get_rule(packet) is not None and not alike:
+                insert(program)
+                return
+
+    return where_types_meet
 
 
 def _shared(trace: Trace) -> Trace:
