@@ -9,10 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.reference import checkpoints
 
-from h2o_export.checkpoints import open_checkpoint
-from h2o_export.exporter import ExportOptions, write_bundle
 from h2o_export.staging import staged_folder
 from h2o_runtime.errors import OutputError
 from h2o_runtime.process import STOPPING
@@ -81,48 +78,6 @@ def test_a_signal_while_it_takes_its_place_leaves_it_whole(
     assert (tmp_path / "bundle" / "manifest.json").read_text() == "new"
 
 
-def test_a_full_disk_is_an_output_error(tmp_path: Path) -> None:
-    with (
-        pytest.raises(OutputError, match=r"bundle: writing failed: No space left on device"),
-        staged_folder(tmp_path / "bundle", force=False),
-    ):
-        raise OSError(28, "No space left on device")
-    assert names(tmp_path) == []
-
-
-def test_an_existing_bundle_is_replaced_only_by_force(tmp_path: Path) -> None:
-    target = bundle_at(tmp_path / "bundle")
-    with (
-        pytest.raises(OutputError, match="exists already; choose another folder or add `force`"),
-        staged_folder(target, force=False),
-    ):
-        pytest.fail("the block must not run")
-    with staged_folder(target, force=True) as folder:
-        (folder / "manifest.json").write_text("new")
-        assert (target / "manifest.json").read_text() == "old"
-    assert (target / "manifest.json").read_text() == "new"
-    assert names(tmp_path) == ["bundle"]
-
-
-def test_force_does_not_replace_what_is_no_bundle(tmp_path: Path) -> None:
-    target = tmp_path / "photos"
-    target.mkdir()
-    (target / "holiday.jpg").write_text("precious")
-    with (
-        pytest.raises(OutputError, match="is not a bundle, so `force` does not replace it"),
-        staged_folder(target, force=True),
-    ):
-        pytest.fail("the block must not run")
-    assert names(target) == ["holiday.jpg"]
-
-
-def test_a_file_is_no_place_for_a_bundle(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    for target, says in ((tmp_path / "file", "not a folder"), (tmp_path / "file" / "bundle", "cannot write")):
-        with pytest.raises(OutputError, match=says), staged_folder(target, force=True):
-            pytest.fail("the block must not run")
-
-
 def test_two_at_one_time_do_not_share_a_folder(tmp_path: Path) -> None:
     target = tmp_path / "bundle"
     with staged_folder(target, force=False) as folder:
@@ -189,21 +144,3 @@ def test_what_was_being_replaced_is_put_back(tmp_path: Path) -> None:
         pytest.fail("the block must not run")
     assert (tmp_path / "bundle" / "manifest.json").read_text() == "the only copy"
     assert names(tmp_path) == ["bundle"]
-
-
-@pytest.mark.parametrize("stage", ["dense_02", "checkpoint hash"])
-def test_an_export_can_be_interrupted_at_every_stage(tmp_path: Path, stage: str) -> None:
-    checkpoint = checkpoints.make_checkpoint(tmp_path / "checkpoint", vocab=4096)
-    target = tmp_path / "bundle"
-    reached: list[str] = []
-
-    def interrupt(name: str) -> None:
-        reached.append(name)
-        if name == stage:
-            raise KeyboardInterrupt
-
-    options = ExportOptions(checkpoint=str(checkpoint), output=target)
-    with pytest.raises(KeyboardInterrupt), staged_folder(target, force=False) as folder:
-        write_bundle(open_checkpoint(str(checkpoint)), options, folder, interrupt)
-    assert reached[-1] == stage
-    assert names(tmp_path) == ["checkpoint"]
