@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= $(shell nproc)
 # Tests wait for servers, files and clocks about a third of their time.
-WORKERS ?= $(shell expr $(JOBS) + 2)
+WORKERS ?= $(shell expr $(JOBS) + 1)
 SOURCES := $(shell find plugins -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt') CMakeLists.txt pyproject.toml
 # Where ccache is installed, the tests' builds of the same sources compile once. Warnings are errors in CI alone: a user's
 # compiler may know others.
