@@ -68,7 +68,7 @@ KINDS = [
     *(pytest.param("llama", kind, id=f"llama-{kind.name}") for kind in OFTEN),
     *(pytest.param("llama", kind, id=f"llama-{kind.name}", marks=pytest.mark.nightly) for kind in SELDOM),
     pytest.param("qwen2", Kind.Q8_0, id="qwen2-Q8_0"),
-    pytest.param("qwen3", Kind.Q4_0, id="qwen3-Q4_0"),
+    pytest.param("qwen3", Kind.Q4_0, id="qwen3-Q4_0", marks=pytest.mark.nightly),
 ]
 
 

@@ -65,7 +65,12 @@ def close(value: Any) -> Any:
     return np.float32(value).item() if isinstance(value, float) else value
 
 
-@pytest.mark.parametrize("name", IN_FILES)
+DAILY = {architecture: name for name, architecture in IN_FILES.items()}.values()  # the last model of each
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in DAILY else pytest.mark.nightly) for name in IN_FILES]
+)
 def test_a_file_holds_the_model_of_its_checkpoint(tmp_path: Path, name: str) -> None:
     folder = family_models.save(tmp_path / "checkpoint", name)
     opened = open_checkpoint(str(gguf_files.write(folder, tmp_path / "model.gguf")))
@@ -90,7 +95,13 @@ def test_a_file_holds_the_model_of_its_checkpoint(tmp_path: Path, name: str) -> 
     assert not opened.unused(tensors)
 
 
-@pytest.mark.parametrize("name", ["gemma3-scaled", "gpt_oss", "lfm2_moe", "nemotron_h-mixed", "qwen3_5_moe"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("gpt_oss", "qwen3_5_moe"),
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("gemma3-scaled", "nemotron_h-mixed")),
+    ],
+)
 def test_transformers_computes_the_same_model_of_it(tmp_path: Path, name: str) -> None:
     folder = family_models.save(tmp_path / "checkpoint", name)
     path = gguf_files.write(folder, tmp_path / "model.gguf")
