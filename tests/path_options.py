@@ -1,7 +1,8 @@
 """Every option of every command that takes a path, tried with a name that a hub could have.
 
-`python -m tests.path_options BUNDLE FOLDER` runs one case after the other in forks of itself, so that libraries are
-loaded once, and makes the folder FOLDER/<case> before each: a trace of this process shows which case a call is of.
+`python -m tests.path_options CHECKPOINT BUNDLE FOLDER` runs one case after the other in forks of itself, so
+that libraries are loaded once, and makes the folder FOLDER/<case> before each: a trace of this process shows
+which case a call is of.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import click
 
 from tests.forked import COMMANDS, LIBRARIES, THEIR_LIBRARIES, know_rates, share_traces
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama"
 HUB_NAME = "owner/name"
 SECONDS = 240  # for a case: those that write where they are told run to their end, on a busy machine too
 OUTPUT, CODE = "output", "code"  # files of a case: what it printed, and its exit code
@@ -37,7 +37,7 @@ BENCH = {"model": "{bundle}", "lengths": "16", "repetitions": "1"}
 NEEDS: dict[str, dict[str, str]] = {
     "run": {"bundle": "{bundle}", "prompt": "Once", "max_tokens": "1"},
     "serve": {"bundle": "{bundle}", "port": "0"},
-    "export": {"checkpoint": str(EXAMPLE), "output": "made"},
+    "export": {"checkpoint": "{checkpoint}", "output": "made"},
     "build": {"bundle": "{bundle}", "target": "tensorrt", "dry_run": ""},
     "compare": {"bundle": "{bundle}", "length": "8"},
     "eval": {"bundle": "{bundle}", "length": "16", "metrics": "perplexity", "baselines": "none"},
@@ -101,12 +101,12 @@ def cases() -> list[Case]:
     return list(found.values())
 
 
-def words(case: Case, command: click.Command, bundle: str) -> list[str]:
+def words(case: Case, command: click.Command, model: dict[str, str]) -> list[str]:
     """The command line after the command's name."""
     values = NEEDS[case.name] | BESIDE.get(case.parameter, {}) | {case.parameter: HUB_NAME}
     line: list[str] = []
     for one in command.params:
-        value = values.get(str(one.name), "").format(bundle=bundle)
+        value = values.get(str(one.name), "").format(**model)
         if str(one.name) not in values:
             continue
         if isinstance(one, click.Argument):
@@ -118,7 +118,7 @@ def words(case: Case, command: click.Command, bundle: str) -> list[str]:
     return line
 
 
-def run(case: Case, command: click.Command, bundle: str, folder: Path) -> None:
+def run(case: Case, command: click.Command, model: dict[str, str], folder: Path) -> None:
     """In a fork. A server is stopped once it is ready, because it has no end."""
     place = folder / str(case)
     place.mkdir()
@@ -129,7 +129,7 @@ def run(case: Case, command: click.Command, bundle: str, folder: Path) -> None:
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.chdir(place)
-        sys.argv = [f"h2o-{case.name}", *words(case, command, bundle)]
+        sys.argv = [f"h2o-{case.name}", *words(case, command, model)]
         try:
             command.main(sys.argv[1:])
         except SystemExit as end:
@@ -147,14 +147,14 @@ def run(case: Case, command: click.Command, bundle: str, folder: Path) -> None:
 
 
 def main() -> None:
-    bundle, folder = sys.argv[1], Path(sys.argv[2])
+    model, folder = dict(zip(("checkpoint", "bundle"), sys.argv[1:3], strict=True)), Path(sys.argv[3])
     commands = all_commands()
     for library in (*LIBRARIES, *THEIR_LIBRARIES):
         importlib.import_module(library)
     know_rates()
     share_traces()
     for case in cases():
-        run(case, commands[case.name], bundle, folder)
+        run(case, commands[case.name], model, folder)
 
 
 if __name__ == "__main__":

@@ -62,20 +62,27 @@ def test_the_policy_is_short() -> None:
     assert len(blocks("python")[0].splitlines()) <= 60
 
 
-def test_the_check_passes(package: Path) -> None:
-    run(package, "-c", blocks("python")[1])
-
-
-def test_its_texts_are_values(package: Path) -> None:
+def test_the_check_passes_and_texts_are_values(package: Path) -> None:
     text, value = re.findall(r"PREFILL\.read\((.*?)\)` is `(.*?)`", PAGE)[0]
     setup = "from h2o_runtime.policies.prefill import PREFILL; from streaming import Streaming"
-    run(package, "-c", f"{setup}; assert PREFILL.read({text}) == {value}; assert str({value}) == {text}")
+    texts = f"{setup}; assert PREFILL.read({text}) == {value}; assert str({value}) == {text}"
+    run(package, "-c", f"{blocks('python')[1]}\n{texts}")
 
 
-@pytest.mark.parametrize("line", blocks("console")[0].splitlines())
-def test_the_commands_know_it(line: str, package: Path) -> None:
-    name, *arguments = shlex.split(line)
-    (point,) = entry_points(group="console_scripts", name=name)
-    start = f"from {point.module} import {point.attr} as main; main()"
-    printed = run(package, "-c", start, *arguments)
-    assert "streaming" in printed or "first tokens and a window" in printed
+def test_the_commands_know_it(package: Path) -> None:
+    """One after the other in one process."""
+    program, lines = "import sys", blocks("console")[0].splitlines()
+    for name, *arguments in map(shlex.split, lines):
+        (point,) = entry_points(group="console_scripts", name=name)
+        program += f"""
+from {point.module} import {point.attr} as main
+sys.argv = {[name, *arguments]}
+try:
+    main()
+except SystemExit as end:
+    assert not end.code
+print("\f")
+"""
+    *printed, _ = run(package, "-c", program).split("\f")
+    assert len(printed) == len(lines)
+    assert all("streaming" in each or "first tokens and a window" in each for each in printed)

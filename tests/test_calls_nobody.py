@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from h2o_runtime.bundles.manifest import Manifest
-from tests import path_options, traces
+from tests import bundles, path_options, traces
 
 ROOT = Path(__file__).parents[1]
 
@@ -93,6 +93,7 @@ def traced(tmp_path: Path) -> Iterator[Traced]:
         traced.process.communicate()
 
 
+@pytest.mark.nightly
 def test_a_run_calls_nobody(traced: Traced, tiny_bundle: Path) -> None:
     answered = traced.start("h2o_cli.run", tiny_bundle, "-p", "Once", "-n", 2)
     assert answered.communicate(timeout=500)[1] == ""
@@ -119,14 +120,16 @@ def test_a_server_speaks_to_its_clients_alone(traced: Traced, tiny_bundle: Path,
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_no_option_that_takes_a_path_asks_the_hub(traced: Traced, tiny_bundle: Path, tmp_path: Path) -> None:
+def test_no_option_that_takes_a_path_asks_the_hub(
+    traced: Traced, shared_folder: Path, tmp_path: Path
+) -> None:
     """Each gets owner/name, which a hub could have: only arguments that name a checkpoint may look there.
 
     One of the cases exports, and validates what it wrote.
     """
     places = tmp_path / "places"
     places.mkdir()
-    tried = traced.start("tests.path_options", tiny_bundle, places)
+    tried = traced.start("tests.path_options", *bundles.named(shared_folder, "llama-g2-d64-llama3"), places)
     assert tried.communicate(timeout=800)[1] == ""
     case, asked = "", set()
     for line in traced.trace.read_text(errors="replace").splitlines():

@@ -150,12 +150,9 @@ def test_packages_and_metadata_are_those_of_the_wheel(installed: Installed) -> N
     assert any(f"-{version}." in name for name in installed.gained)
 
 
-def test_commands_say_what_they_are_for(installed: Installed) -> None:
+def test_every_command_is_installed(installed: Installed) -> None:
     for command in ("export", "run", "serve", "compare", "bench", "build", "eval"):
         assert (installed.folder / "bin" / f"h2o-{command}").is_file()
-    done = installed.run("h2o-eval", "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("Usage: h2o-eval [OPTIONS] ")
 
 
 def test_a_prompt_runs_on_native_kernels(installed: Installed, tiny_bundle: Path) -> None:

@@ -69,7 +69,9 @@ def trained(base: Path, folder: Path, settings: dict[str, Any]) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("settings", "matrices"), [(BY_NAME, 4), (BY_EXPRESSION, 7)])
+@pytest.mark.parametrize(
+    ("settings", "matrices"), [(BY_EXPRESSION, 7), pytest.param(BY_NAME, 4, marks=pytest.mark.nightly)]
+)
 def test_logits_equal_those_of_pefts_merged_model(
     base: Path, tmp_path: Path, settings: dict[str, Any], matrices: int
 ) -> None:

@@ -110,7 +110,7 @@ def test_every_value_is_what_float64_says(plain: Path, tmp_path: Path, form: str
         assert np.array_equal(whole.dequantize().astype(np.float64), truth[name])
 
 
-@pytest.mark.parametrize("form", ["awq", "gptq-act-order", "compressed-4"])
+@pytest.mark.parametrize("form", ["awq", pytest.param("gptq-act-order", marks=pytest.mark.nightly)])
 def test_a_bundle_of_it_computes_what_transformers_computes(plain: Path, tmp_path: Path, form: str) -> None:
     settings, packer, _, _ = FORMS[form]
     packed_folders.write(plain, tmp_path / "model", settings, packer)

@@ -30,7 +30,9 @@ def rtx() -> Any:
     return tensorrt_rtx()
 
 
-@pytest.fixture(scope="module", params=["int8", "int4", "int4+offset"])
+@pytest.fixture(
+    scope="module", params=["int8", "int4", pytest.param("int4+offset", marks=pytest.mark.nightly)]
+)
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     folder = tmp_path_factory.mktemp("quantized") / request.param
     return Bundle.open(bundles.export(EXAMPLE, folder, weights=request.param))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
-from typing import Any, Literal
+from typing import Any
 
 import onnx
 import onnx.inliner
@@ -31,10 +31,8 @@ from h2o_runtime.policies.prefill import Query
 
 pytestmark = pytest.mark.timeout(600)
 SMS = (86, 120)  # one build is for both, and fails where one of them is refused
-DTYPES = ("float32", "float16")
 SMALL = Query(chunk_size=64, batch_size=256, local=16, heavy=16)
 CONTEXT = 512
-DType = Literal["float32", "float16"]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +40,7 @@ def rtx() -> Any:
     return tensorrt_rtx()
 
 
-@pytest.fixture(scope="module", params=DTYPES)
+@pytest.fixture(scope="module", params=["float16", pytest.param("float32", marks=pytest.mark.nightly)])
 def bundle(request: pytest.FixtureRequest, shared_folder: Path) -> Bundle:
     """Two layers: a first, a middle and a last dense graph."""
     checkpoint, single = bundles.named(shared_folder, "llama-g2-d64-llama3")
@@ -65,7 +63,7 @@ def test_every_dense_graph_is_built(rtx: Any, bundle: Bundle) -> None:
         assert len(memoryview(plan)) > 1000, graph.name
 
 
-@pytest.mark.parametrize("family", ["qwen2-g4-d32", "qwen3-g2-d128"])
+@pytest.mark.parametrize("family", [pytest.param("qwen2-g4-d32", marks=pytest.mark.nightly), "qwen3-g2-d128"])
 def test_biases_and_norms_of_other_families_are_built(rtx: Any, shared_folder: Path, family: str) -> None:
     bundle = Bundle.open(bundles.named(shared_folder, family)[1])
     builder = PlanBuilder(rtx, SMS)
@@ -88,10 +86,13 @@ def saved(model: onnx.ModelProto, folder: Path) -> Path:
     ("bundle", "score", "heads"),
     [  # each two of the settings together once
         ("float32", "window", "query"),
-        ("float16", "colsum", "query"),
         *(
-            pytest.param(*settings, "kv", marks=pytest.mark.nightly)
-            for settings in (("float32", "colsum"), ("float16", "window"))
+            pytest.param(*settings, marks=pytest.mark.nightly)
+            for settings in (
+                ("float16", "colsum", "query"),
+                ("float32", "colsum", "kv"),
+                ("float16", "window", "kv"),
+            )
         ),
     ],
     indirect=["bundle"],

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tiny-llama"
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("dtype", ["float16", pytest.param("float32", marks=pytest.mark.nightly)])
 def test_two_profiles_share_the_weights(dtype: Literal["float32", "float16"], tmp_path: Path) -> None:
     """TensorRT for RTX keeps most matrices twice where a profile allows one row and no other."""
     rtx = tensorrt_rtx()

@@ -51,8 +51,8 @@ def learned_numbers(model: Any) -> int:
     return sum(one.numel() for one in (*model.parameters(), *stored))
 
 
-# A layer of each arrangement; in other tests are Granite's factors (a hybrid's too), rotations of Ministral 3, states of
-# Qwen, mixtures of gpt-oss, and convolutions alone.
+# A layer of each arrangement. Other tests have Granite's factors (its hybrid's too), rotations of Ministral 3,
+# states of Qwen, and convolutions alone.
 DAILY = {
     *("olmo2-grouped", "phi3-longrope", "ernie4_5_moe-interval", "hunyuan-stretched", "glm4-plain"),
     *("gemma2-capped", "gemma4-experts", "gpt_oss-clamped", "lfm2_moe-biased"),

@@ -16,10 +16,9 @@ from h2o_export.formats import FORMATS, DType
 
 ROWS, COLUMNS = 64, 256  # a super-block of K-types in each row
 NAME, OWN = "model.layers.0.mlp.gate_proj.weight", "blk.0.ffn_gate.weight"
-KINDS = (
-    *(Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q5_0, Kind.Q5_1, Kind.Q4_0, Kind.Q4_1),
-    *gguf_files.RANDOM,
-)
+OFTEN = (Kind.F32, Kind.Q8_0, Kind.Q5_0, Kind.Q4_0, Kind.Q4_1, Kind.Q4_K)
+SELDOM = {Kind.F16, Kind.BF16, Kind.Q5_1, *gguf_files.RANDOM} - {Kind.Q4_K}
+KINDS = (*OFTEN, *(pytest.param(kind, marks=pytest.mark.nightly) for kind in sorted(SELDOM)))
 # Types whose integers a format keeps: only scales and offsets are rounded, to the dtype of the graph.
 KEPT = {
     "int8": {Kind.Q8_0, Kind.Q5_0, Kind.Q4_0},

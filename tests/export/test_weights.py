@@ -142,7 +142,7 @@ class _Blocked(SafetensorsCheckpoint):
 
 @pytest.mark.parametrize(
     ("weights", "block_size"),
-    [pytest.param("int4", 32, marks=pytest.mark.nightly), ("int8", 32), ("int4", 16)],
+    [*(pytest.param(bits, 32, marks=pytest.mark.nightly) for bits in ("int4", "int8")), ("int4", 16)],
 )
 def test_a_checkpoints_own_blocks_are_taken_as_they_are(
     shared_folder: Path, tmp_path: Path, weights: str, block_size: int
@@ -188,8 +188,8 @@ def test_what_cannot_be_is_refused(
 @pytest.mark.parametrize(
     ("hidden", "heads", "tied", "weights", "dtype"),
     [
-        (204, 4, True, "int8", "float32"),
         (207, 3, False, "int4", "float16"),
+        pytest.param(204, 4, True, "int8", "float32", marks=pytest.mark.nightly),
         pytest.param(200, 4, False, "int4+offset", "float32", marks=pytest.mark.nightly),
     ],
 )

@@ -30,7 +30,7 @@ def native(call: Selection, threads: int = 2, isa: str | None = None) -> Array:
     return call.run(NativeCpuProvider(threads, isa=isa))
 
 
-@settings(max_examples=32, deadline=None)
+@settings(max_examples=16, deadline=None)
 @given(call=st.one_of(block_calls(), calls()), threads=st.integers(1, 3))
 @example(call=BlockCall(n=3, first=5, tile=2, stride=1, block_size=8, local=2, heavy=3), threads=1)
 @example(call=BlockCall(n=3, first=30, tile=2, stride=1, block_size=8, local=2, heavy=3), threads=1)

@@ -70,10 +70,13 @@ def compute_in_float64(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
+NIGHTLY = ("llama-g1-d32", "llama-g8-d64", "mistral-g4-d128", "llama-g2-d48", "llama-llama3-sharded")
 NAMES = [*checkpoints.SHAPES, "llama-llama3-sharded", "qwen3-llama3", "llama-float16", "example"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in NAMES]
+)
 def test_full_logits_equal_transformers(folders: dict[str, Path], name: str) -> None:
     ours = llama.load_model(folders[name])
     theirs = AutoModelForCausalLM.from_pretrained(folders[name], dtype=torch.float64)
@@ -192,7 +195,7 @@ def layer_by_layer(
     return llama.logits_of(model, llama.final_norm(model, x)), sets
 
 
-@pytest.mark.parametrize("dense_tail", [0, 40])
+@pytest.mark.parametrize("dense_tail", [pytest.param(0, marks=pytest.mark.nightly), 40])
 @pytest.mark.parametrize("rule", RULES)
 def test_both_schedules_agree(model: Model, rule: str, dense_tail: int) -> None:
     ids = random_ids(150)

@@ -366,6 +366,7 @@ void test_select(const Options& options) {
         test_blocks({20, 8, 4, 16, 16, 3, {320, 320, 320}, 64, dtype, 100}, random);
         test_blocks({33, 33, 1, 8, 8, 5, {168}, 48, dtype, 0, true}, random);
         test_blocks({16, 16, 4, 4, 8, 20, {800}, 32, dtype}, random);  // a sample of the blocks
+        if (dtype == H2O_F32 && options.small) continue;
         for (const int d : {80, 96, 128}) test_blocks({16, 16, 4, 8, 8, 5, {200}, d, dtype}, random);
     }
     // More candidates than are kept at hand.

@@ -18,6 +18,7 @@ import pytest
 REPO = Path(__file__).resolve().parents[3]
 SOURCES = REPO / "plugins" / "kernels" / "cuda"
 NVCC = shutil.which("nvcc")
+DEFAULT = re.findall(r'H2O_CUDA_ARCHITECTURES "([\d;]+)"', (SOURCES / "CMakeLists.txt").read_text())[0]
 
 pytestmark = pytest.mark.skipif(NVCC is None or shutil.which("cmake") is None, reason="needs nvcc and cmake")
 
@@ -57,7 +58,7 @@ def loads(capability: int, cubins: set[int]) -> bool:
     return any(cubin // 10 == capability // 10 and cubin <= capability for cubin in cubins)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_by_default_the_kernels_load_on_every_gpu_that_nvcc_knows(tmp_path: Path) -> None:
     assert "CUDA kernels for 80-real;86-real;87-real;" in configure(tmp_path)
     commands = json.loads((tmp_path / "compile_commands.json").read_text())
@@ -80,6 +81,7 @@ def test_by_default_the_kernels_load_on_every_gpu_that_nvcc_knows(tmp_path: Path
 @pytest.mark.parametrize(
     ("asked", "built", "answer"),
     [
+        (DEFAULT, True, "CUDA kernels for 80-real;86-real;87-real;"),
         ("90;80", True, "CUDA kernels for 90;80-real"),
         ("75;87", True, "sm_75 is not built"),
         ("86;999", True, "does not know sm_999; not built"),

@@ -75,9 +75,9 @@ def test_a_broken_step_stops_no_other(
 @pytest.mark.slow
 def test_a_bundle_is_compared_with_itself(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The only step of a rehearsal, with a shorter answer and fewer steps."""
-    monkeypatch.setattr(bundles, "COUNT", 12)
+    monkeypatch.setattr(bundles, "COUNT", 6)
     monkeypatch.setattr(bundles, "REPEATS", 2)
-    found = list(bundles.checks(tiny_bundle, "cpu", 300))
+    found = list(bundles.checks(tiny_bundle, "cpu", 150))
     assert all(row["same"] for row in found if row.get("way") != "lookup")  # which drafts later
     assert {row.get("way") for row in found} == {None, "lookup", "quest"}
 
@@ -112,16 +112,19 @@ def name_of(requirement: str) -> str:
     return re.split(r"[^\w-]", requirement)[0]
 
 
+POLICIES = {("full", "float16"), ("query", "float32")}
+
+
 def test_policies_on_random_tensors_agree_with_the_cpu(
     emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One kind of numbers for each policy."""
+    """Full attention and the policy by default, in one kind of numbers each."""
     for name, value in {"CHUNK": 32, "HEADS": (4, 2), "HEAD_SIZES": (32,)}.items():
         monkeypatch.setattr(layers, name, value)
-    some = layers.cases()[1::2]
+    some = [case for case in layers.cases() if (case.name, case.dtype) in POLICIES]
     monkeypatch.setattr(layers, "cases", lambda: some)
     found = list(layers.checks())
-    assert {(row["policy"], row["dtype"]) for row in found} >= {("full", "float16"), ("query", "float32")}
+    assert {(row["policy"], row["dtype"]) for row in found} == POLICIES
     for row in found:
         assert row["same"], row
         assert row["sets_differ"] == 0
