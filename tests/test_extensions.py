@@ -86,16 +86,6 @@ def test_the_server_takes_it_in_requests_and_shows_it_in_its_form(tiny_bundle: P
         server.stop()
 
 
-def test_the_manifest_keeps_it_as_the_bundles_default(tmp_path: Path) -> None:
-    example = Path(__file__).parents[1] / "examples" / "tiny-llama"
-    flags = ("--prefill", "toy every=3", "--no-validate")
-    run("h2o_cli.export", example, "-o", tmp_path / "bundle", *flags)
-    prefill = json.loads((tmp_path / "bundle" / "manifest.json").read_text())["prefill"]
-    assert (prefill["policy"], prefill["every"]) == ("toy", 3)
-    report = json.loads(run("h2o_cli.run", tmp_path / "bundle", "-p", "Once", "-n", 1, "--json"))
-    assert report["prefill"]["policy"] == "toy"
-
-
 def test_h2o_bench_measures_it_beside_full_attention(tiny_bundle: Path) -> None:
     flags = ("--lengths", 256, "--repetitions", 1, "--peers", "none", "--prefill", "toy", "--json")
     report = json.loads(run("h2o_cli.bench", "prefill", tiny_bundle, *flags))

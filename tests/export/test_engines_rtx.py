@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -26,7 +25,7 @@ from h2o_export.policies import policy_graphs
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.bundles.manifest import file_sha256
 from h2o_runtime.engines import Machine, Profile, TensorRange, open_engines
-from h2o_runtime.errors import BackendError, BundleError, Cancelled, ConfigError
+from h2o_runtime.errors import BackendError, Cancelled
 from h2o_runtime.policies.prefill import Query
 
 pytestmark = pytest.mark.timeout(600)
@@ -196,51 +195,3 @@ def test_engines_that_were_built_here_open_here(engines: Bundle, machine: Machin
 
 def test_the_bundle_itself_stays_as_it_was(engines: Bundle) -> None:
     assert engines.altered_files() == []
-
-
-def rewrite(folder: Path, name: str, change: Callable[[bytes], bytes]) -> None:
-    (folder / name).write_bytes(change((folder / name).read_bytes()))
-
-
-def flip_a_bit(content: bytes) -> bytes:
-    middle = len(content) // 2
-    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-
-
-@pytest.mark.parametrize(
-    ("spoil", "changes", "sizes", "error", "says"),
-    [
-        (None, {"tensorrt": "1.2.0.54"}, {}, BackendError, "this machine has TensorRT for RTX 1.2.0.54"),
-        (None, {"sm": 120}, {}, BackendError, "built for a GPU of SM86, the one here is SM120"),
-        (None, {"sm": None}, {}, BackendError, "no NVIDIA GPU was found here"),
-        (None, {}, {"context": 2049}, ConfigError, "context is 2049, .* for at most 2048"),
-        (flip_a_bit, {}, {}, BundleError, "dense_01.plan: its content is not what h2o-build wrote"),
-        (lambda plan: plan[:-1], {}, {}, BundleError, "dense_01.plan: has .* truncated or replaced"),
-    ],
-)
-def test_real_engines_are_refused_where_they_do_not_fit(
-    engines: Bundle,
-    machine: Machine,
-    tmp_path: Path,
-    spoil: Callable[[bytes], bytes] | None,
-    changes: dict[str, Any],
-    sizes: dict[str, int],
-    error: type[Exception],
-    says: str,
-) -> None:
-    copy = Bundle.open(shutil.copytree(engines.folder, tmp_path / "bundle"))
-    if spoil:
-        rewrite(copy.folder / "engines" / "tensorrt-rtx", "dense_01.plan", spoil)
-    with pytest.raises(error, match=says):
-        open_engines(copy, replace(machine, **changes), **sizes)  # type: ignore[arg-type]
-
-
-def test_engines_of_a_bundle_that_was_exported_anew_are_refused(
-    engines: Bundle, machine: Machine, shared_folder: Path, tmp_path: Path
-) -> None:
-    """The same checkpoint with another chunk size: only the attention graphs differ, and that is enough."""
-    checkpoint, _ = bundles.named(shared_folder, "llama-g2-d64-llama3")
-    again = bundles.export(checkpoint, tmp_path / "again", prefill=altered(SMALL, batch_size=1024))
-    shutil.copytree(engines.folder / "engines", again / "engines")
-    with pytest.raises(BundleError, match="the bundle was exported again after its engines were built"):
-        open_engines(Bundle.open(again), machine)
