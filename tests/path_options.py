@@ -25,10 +25,7 @@ SECONDS = 240  # for a case: those that write where they are told run to their e
 OUTPUT, CODE = "output", "code"  # files of a case: what it printed, and its exit code
 
 # Options that take a text which is no path. A new one with a text is tried like a path until it is named here.
-WORDS = {
-    *("prompt", "source", "system", "stop"),
-    *("host", "alias", "cors_origin", "allowed_hosts"),
-}
+WORDS = {*("prompt", "source", "system", "stop"), *("host", "alias", "cors_origin", "allowed_hosts")}
 CHECKPOINTS = {"checkpoint", "bundle", "model"}  # arguments, which may be the name of one at the hub
 
 BENCH = {"model": "{bundle}", "lengths": "16", "repetitions": "1"}

@@ -113,9 +113,7 @@ def test_it_is_refused_when_it_is_opened(small_checkpoint: Path, tmp_path: Path,
 
 def test_contradictions_are_told_with_the_name_of_the_file(small_checkpoint: Path, tmp_path: Path) -> None:
     path = gguf_files.write(
-        small_checkpoint,
-        tmp_path / "model.gguf",
-        tensors={"blk.7.attn_norm.weight": np.ones(64, np.float32)},
+        small_checkpoint, tmp_path / "model.gguf", tensors={"blk.7.attn_norm.weight": np.ones(64, np.float32)}
     )
     says = "'blk.7.attn_norm.weight', and model.gguf says 1 layers; was it converted correctly"
     with pytest.raises(CheckpointError, match=says):

@@ -98,11 +98,7 @@ def test_a_dense_engine_that_would_hold_weights_twice_gets_one_profile(
 
 @pytest.mark.parametrize(
     ("copies", "profiles", "expected"),
-    [
-        (False, None, ["decode", "prefill"]),
-        (True, 2, ["decode", "prefill"]),
-        (False, 1, ["prefill"]),
-    ],
+    [(False, None, ["decode", "prefill"]), (True, 2, ["decode", "prefill"]), (False, 1, ["prefill"])],
 )
 def test_profiles_that_cost_nothing_or_are_asked_for(
     bundle: Bundle,

@@ -178,10 +178,7 @@ def test_layers_of_qwen3_moe_that_have_no_mixture() -> None:
             {**LFM2, "block_ffn_dim_multiplier": 1e-9},
             r"block_ffn_dim_multiplier \(1e-09\) leaves 0 rows of an MLP",
         ),
-        (
-            {**LFM2, "intermediate_size": 1},
-            r"intermediate_size \(1\) leaves 0 rows of an MLP",
-        ),
+        ({**LFM2, "intermediate_size": 1}, r"intermediate_size \(1\) leaves 0 rows of an MLP"),
         ({"rope_theta": -1.0}, "rope_theta must be a positive number"),
         ({"rope_scaling": "linear"}, "rope_parameters must be an object"),
         ({"rope_scaling": {"type": "linear"}}, "factor must be a positive number, but is None"),

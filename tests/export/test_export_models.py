@@ -28,10 +28,10 @@ SIZES: dict[str, Any] = {
 
 # Name -> family, changes to its transformers configuration, dtype of the checkpoint, shards.
 MODELS: dict[str, tuple[str, dict[str, Any], torch.dtype, bool]] = {
-    "one sharded llama layer with linear rope": (
+    "one sharded llama layer in float16 with linear rope": (
         "llama",
         {"num_hidden_layers": 1, "num_key_value_heads": 4, "head_dim": 80, "rope_parameters": LINEAR},
-        torch.float32,
+        torch.float16,
         True,
     ),
     "llama in bfloat16 with all biases, tied": (
@@ -45,12 +45,6 @@ MODELS: dict[str, tuple[str, dict[str, Any], torch.dtype, bool]] = {
             "tie_word_embeddings": True,
         },
         torch.bfloat16,
-        False,
-    ),
-    "mistral in float16": (
-        "mistral",
-        {"num_hidden_layers": 2, "num_key_value_heads": 1, "head_dim": 32, "sliding_window": None},
-        torch.float16,
         False,
     ),
 }

@@ -137,10 +137,7 @@ def test_what_was_being_replaced_is_put_back(tmp_path: Path) -> None:
         "with staging.staged_folder(Path('bundle'), True): pass",
     )
     assert not (tmp_path / "bundle").exists()
-    with (
-        pytest.raises(OutputError, match="exists already"),
-        staged_folder(tmp_path / "bundle", force=False),
-    ):
+    with pytest.raises(OutputError, match="exists already"), staged_folder(tmp_path / "bundle", force=False):
         pytest.fail("the block must not run")
     assert (tmp_path / "bundle" / "manifest.json").read_text() == "the only copy"
     assert names(tmp_path) == ["bundle"]

@@ -23,11 +23,7 @@ MULTIPLIES = [
     name for name in ("bfloat16", "int16") if h2o_plugins.load_cpu_kernels().Kernels.multiplies(name)
 ]
 # (precision, instruction set): bfloat16 in plain C++, and what this machine has
-PRECISIONS = [
-    ("float32", None),
-    ("bfloat16", "scalar"),
-    *((name, None) for name in MULTIPLIES),
-]
+PRECISIONS = [("float32", None), ("bfloat16", "scalar"), *((name, None) for name in MULTIPLIES)]
 BFLOAT16 = 2.0**-8  # what rounding to 8 bits changes at most, as a share
 
 

@@ -44,10 +44,7 @@ def test_sources_of_aarch64_compile(commands: dict[Path, str], tmp_path: Path) -
     assert len(sources) >= 6
     running = [
         subprocess.Popen(
-            [*shlex.split(commands[source]), "-fsyntax-only"],
-            cwd=tmp_path,
-            stderr=subprocess.PIPE,
-            text=True,
+            [*shlex.split(commands[source]), "-fsyntax-only"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
         )
         for source in sources
     ]

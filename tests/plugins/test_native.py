@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.plugins.native_cases import (
-    PRECISIONS,
-    Case,
-    case_of,
-    intra,
-    per_query_head,
-    softmax_state,
-)
+from tests.plugins.native_cases import PRECISIONS, Case, case_of, intra, per_query_head, softmax_state
 
 from h2o_runtime.attention.provider import AttentionShape
 from h2o_runtime.kv import KV
@@ -167,13 +160,7 @@ def test_cached_attention(case: Case, n: int, past: int) -> None:
 
 
 @quick
-@given(
-    st.integers(1, 4),
-    st.integers(0, 40),
-    st.integers(0, 60),
-    st.integers(0, 30),
-    st.data(),
-)
+@given(st.integers(1, 4), st.integers(0, 40), st.integers(0, 60), st.integers(0, 30), st.data())
 def test_memory_select(Hs: int, Mp: int, count: int, local: int, data: Any) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**31)))
     case = Case(Hs, Hs, 8, np.float32)
@@ -187,12 +174,7 @@ def test_memory_select(Hs: int, Mp: int, count: int, local: int, data: Any) -> N
     memory = np.stack([np.sort(rng.choice(start, Mp, replace=False)) for _ in range(Hs)]).astype(np.int32)
     out = np.full((Hs, M), -1, np.int32)
     case.provider.run(
-        MEMORY_SELECT,
-        score=score,
-        memory=memory,
-        chunk_range=(start, stop),
-        local=local,
-        memory_next=out,
+        MEMORY_SELECT, score=score, memory=memory, chunk_range=(start, stop), local=local, memory_next=out
     )
     for head in range(Hs):
         kept = list(range(max(start, stop - local), stop))

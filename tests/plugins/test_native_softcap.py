@@ -11,9 +11,7 @@ from tests.plugins.native_cases import PRECISIONS, Array, Case, per_query_head
 
 from h2o_runtime.attention.provider import AttentionShape
 from h2o_runtime.kv import KV
-from h2o_runtime.operators import (
-    CACHED_ATTENTION,
-)
+from h2o_runtime.operators import CACHED_ATTENTION
 
 h2o_plugins = pytest.importorskip("h2o_plugins")
 if h2o_plugins.cpu_kernels() is None:

@@ -96,10 +96,7 @@ def test_cuts_do_not_matter(
 
 @pytest.mark.parametrize(
     "case",
-    [
-        DeltaCase(n=40, heads=4, kv_heads=2, d=32, dv=200),
-        Mamba2Case(n=40, heads=32, kv_heads=2, d=32, dv=72),
-    ],
+    [DeltaCase(n=40, heads=4, kv_heads=2, d=32, dv=200), Mamba2Case(n=40, heads=32, kv_heads=2, d=32, dv=72)],
     ids=str,
 )
 def test_threads_do_not_matter(case: Case) -> None:

@@ -187,9 +187,7 @@ def _long_metadata(config: dict[str, Any], name: str) -> dict[str, Any]:
     if config["rope_parameters"]["rope_type"] == "yarn":
         return said
     scale = config["max_position_embeddings"] / original
-    return said | {
-        f"{name}.rope.scaling.attn_factor": math.sqrt(1 + math.log(scale) / math.log(original)),
-    }
+    return said | {f"{name}.rope.scaling.attn_factor": math.sqrt(1 + math.log(scale) / math.log(original))}
 
 
 def _scaling_metadata(rope: dict[str, Any], name: str) -> dict[str, Any]:

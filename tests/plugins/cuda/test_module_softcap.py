@@ -14,12 +14,7 @@ import h2o_plugins
 from h2o_runtime.attention.provider import AttentionShape
 from h2o_runtime.kv import KV
 from h2o_runtime.operator_spec import Operator
-from h2o_runtime.operators import (
-    BLOCK_SELECT,
-    CACHED_CANDIDATE_SCORE,
-    PAGE_ATTENTION,
-    QUERY_SELECT,
-)
+from h2o_runtime.operators import BLOCK_SELECT, CACHED_CANDIDATE_SCORE, PAGE_ATTENTION, QUERY_SELECT
 
 if h2o_plugins.cpu_kernels() is None:
     pytest.skip("the native kernels are not built", allow_module_level=True)
