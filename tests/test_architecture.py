@@ -35,10 +35,17 @@ MODULES = modules()
 
 
 @cache
+def nodes(path: Path) -> list[ast.AST]:
+    """What imports or compares, of a file that is parsed once."""
+    every = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return [node for node in every if isinstance(node, ast.Import | ast.ImportFrom | ast.Compare)]
+
+
+@cache
 def imports(path: Path) -> frozenset[str]:
     """Modules of ours that a file imports at any time, in functions and for the type checker too."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -133,10 +140,8 @@ NAMES = set(PREFILL.names)
 @cache
 def compared(path: Path) -> frozenset[str]:
     """Strings that a file compares with."""
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    sides = (
-        side for node in nodes if isinstance(node, ast.Compare) for side in (node.left, *node.comparators)
-    )
+    compares = (node for node in nodes(path) if isinstance(node, ast.Compare))
+    sides = (side for node in compares for side in (node.left, *node.comparators))
     leaves = (leaf for side in sides for leaf in ast.walk(side) if isinstance(leaf, ast.Constant))
     return frozenset(leaf.value for leaf in leaves if isinstance(leaf.value, str))
 
