@@ -67,7 +67,6 @@ def test_the_command_says_it_in_one_sentence(packages: tuple[str, ...], tmp_path
     ("variables", "export"),
     [
         ([], "h2o-export out/smollm2.gguf -o out/smollm2 --weights float"),
-        (["WEIGHTS=int8"], "h2o-export out/smollm2.gguf -o out/smollm2-int8 --weights int8"),
         (["MODEL=gemma3-270m"], "h2o-export out/gemma3-270m.gguf -o out/gemma3-270m --weights stored"),
         (["MODEL=gemma3-270m", "WEIGHTS=int4"], "-o out/gemma3-270m-int4 --weights int4"),
     ],
