@@ -226,7 +226,7 @@ def test_a_damaged_header_is_read_or_refused(small_checkpoint: Path, tmp_path: P
     path = tmp_path / "model.gguf"
     drawn = random.Random(0)
     refused = 0
-    for _ in range(600):
+    for _ in range(300):
         damaged = bytearray(content)
         for _ in range(drawn.choice((1, 1, 2, 8))):
             damaged[drawn.randrange(end)] = drawn.choice((0, 1, 0x7F, 0x80, 0xFF, drawn.randrange(256)))
@@ -234,7 +234,7 @@ def test_a_damaged_header_is_read_or_refused(small_checkpoint: Path, tmp_path: P
         sentence = refusal(lambda: model_config(header := read_header(path), huggingface_config(header)))
         refused += sentence is not None
         assert "\n" not in (sentence or "")
-    assert refused > 200
+    assert refused > 100
 
 
 # --- Split files ------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from h2o_export.architecture.config import ModelConfig
 from h2o_export.architecture.families import FAMILIES
 from h2o_runtime.errors import CheckpointError, UnsupportedModelError
 
-RANDOM = 12
+RANDOM = 6
 NEEDED: dict[str, dict[str, Any]] = {  # with the defaults such models cannot run
     "deepseek_v2": {"num_experts_per_tok": 2},
     "lfm2": {"block_auto_adjust_ff_dim": False},
