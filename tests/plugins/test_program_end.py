@@ -21,29 +21,24 @@ from tests.emulation import install, short_warm_up
 install()
 short_warm_up(MonkeyPatch())
 """
-LIVING = """
+LOAD = """
 import sys, threading
 from h2o_runtime import Generator
-def loaded():
-    generator = Generator.load(sys.argv[1], **dict(arg.split("=") for arg in sys.argv[2:]))
-    return generator, generator.prefill([1, 2, 3])
-
-of_the_module, logits = loaded()
-
-def later():
-    return of_the_module
-
-asked, logits = loaded()
-answer = asked.generate([1, 2, 3, 4], max_new_tokens=4)
-next(answer), next(answer)
-
-circle, logits = loaded()
-circle.itself = sys.generator = circle
-
+g = Generator.load(sys.argv[1], **dict(arg.split("=") for arg in sys.argv[2:]))
+logits = g.prefill([1, 2, 3])
+"""
+ENDS = {
+    "in the module, in a circle and in the middle of an answer": """
+def later(): return g
+answer = g.generate([1, 2, 3, 4], max_new_tokens=4); next(answer); next(answer)
+g.itself = g; sys.generator = g
+""",
+    "in a thread that never ends": """
 def wait(mine):
     threading.Event().wait()
-threading.Thread(target=wait, args=loaded()[:1], daemon=True).start()
-"""
+threading.Thread(target=wait, args=(g,), daemon=True).start()
+""",
+}
 
 
 def run(program: str, *arguments: str) -> None:
@@ -53,11 +48,12 @@ def run(program: str, *arguments: str) -> None:
 
 
 @pytest.mark.skipif(h2o_plugins.cpu_kernels() is None, reason="the native kernels are not built")
-def test_on_the_cpu(tiny_bundle: Path) -> None:
-    """In the module and in a function's globals, in the middle of an answer, in a circle, in an endless thread."""
-    run(LIVING, str(tiny_bundle), "device=cpu", "attention=native")
+@pytest.mark.parametrize("where", ENDS)
+def test_on_the_cpu(tiny_bundle: Path, where: str) -> None:
+    run(LOAD + ENDS[where], str(tiny_bundle), "device=cpu", "attention=native")
 
 
 @pytest.mark.skipif(emulation.missing() is not None, reason=str(emulation.missing()))
-def test_on_an_emulated_gpu(tiny_bundle: Path) -> None:
-    run(EMULATED + LIVING, str(tiny_bundle), "device=cuda")
+@pytest.mark.parametrize("where", ENDS)
+def test_on_an_emulated_gpu(tiny_bundle: Path, where: str) -> None:
+    run(EMULATED + LOAD + ENDS[where], str(tiny_bundle), "device=cuda")
