@@ -28,7 +28,7 @@ def taking_turns(server: Server) -> list[int]:
     return read
 
 
-@pytest.mark.parametrize("cache", ["contiguous", "paged"])
+@pytest.mark.parametrize("cache", [pytest.param("contiguous", marks=pytest.mark.nightly), "paged"])
 def test_conversations_take_turns(cache: str, serve: Serve) -> None:
     server = serve("--cache-pool", 64, "--cache", cache)
     assert max(taking_turns(server)) < 40

@@ -59,7 +59,9 @@ def leave(connected: socket.socket, abruptly: bool) -> None:
     connected.close()
 
 
-abruptly = pytest.mark.parametrize("abruptly", [False, True], ids=["close", "reset"])
+abruptly = pytest.mark.parametrize(
+    "abruptly", [pytest.param(False, marks=pytest.mark.nightly), True], ids=["close", "reset"]
+)
 
 
 @abruptly

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.server.conftest import Serve
 from tests.server.running import ROOT
 from tests.server.scripted import call, script
@@ -44,6 +45,7 @@ def test_it_reads_a_file_edits_it_and_runs_it(serve: Serve, tmp_path: Path) -> N
     assert server.metric("h2o_prompt_cached_tokens_total") > 0.7 * read
 
 
+@pytest.mark.nightly
 def test_it_gives_up(serve: Serve, tmp_path: Path) -> None:
     server = serve("--ctx-size", 8192, code=script([call("read_file", path="none")]))
     tried = run(tmp_path, server.url)

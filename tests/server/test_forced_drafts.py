@@ -109,7 +109,7 @@ def mask_of(matcher: Any, vocab: int) -> NDArray[np.bool_]:
     return bits.view(np.bool_)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(schema=SCHEMAS, seed=st.integers(0, 1000))
 def test_masks_are_llguidances_and_forced_tokens_stand_alone_in_them(
     compiler: GrammarCompiler, matcher: Callable[[Any], Any], ends: list[int], schema: Any, seed: int
@@ -133,7 +133,7 @@ def test_masks_are_llguidances_and_forced_tokens_stand_alone_in_them(
                 assert list(grammar.forced()) == forced[1:]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(schema=SCHEMAS, seed=st.integers(0, 1000), data=st.data())
 def test_a_draft_fits_up_to_the_first_token_that_llguidances_masks_forbid(
     compiler: GrammarCompiler,
@@ -186,7 +186,7 @@ def answered(generator: Generator, grammar: Grammar, **options: Any) -> tuple[An
     return tokens, reason, session.known.tolist(), session.logits.tobytes(), rows, pages
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     schema=SCHEMAS,
     sampling=st.sampled_from(

@@ -124,7 +124,13 @@ def idle(tiny_bundle: Path) -> Iterator[tuple[Server, int]]:
         yield server, int(psutil.Process(server.process.pid).memory_info().rss)
 
 
-@pytest.mark.parametrize("name", CASES)
+# Of "ids" and the prompt there are more above and below; all of them are sent by test_hostile_load.py.
+NIGHTLY = ("prompt as long as may come", "ids", "tokenize as much as it does")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in CASES]
+)
 def test_nobody_else_notices(idle: tuple[Server, int], name: str) -> None:
     """The quickest of three rounds counts: what is wrong with a body keeps /health waiting every time."""
     (server, before), (path, body, statuses) = idle, case(name)

@@ -23,9 +23,9 @@ MEMORY = 400 << 20  # bytes of all processes, beyond those of the idle server
 
 # How many of each, and one of each body; a schema takes two seconds of a core until it is refused.
 SCHEMAS = 1
-LEAVERS = 6
-REBOUND = 10
-PLAIN = 20
+LEAVERS = 3
+REBOUND = 3
+PLAIN = 12
 
 
 def of_a_body(name: str) -> Callable[[Server], None]:

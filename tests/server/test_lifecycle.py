@@ -14,10 +14,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from click.testing import CliRunner
 from tests.forked import ROOT, commands
 from tests.server.conftest import Serve
 from tests.server.running import PATIENCE, Pace, Server, error_of, free_port, wait_for
 
+from h2o_cli.serve import main
 from h2o_runtime.errors import ServerError
 from h2o_server.scheduling import inference
 from h2o_server.serve import LAST_WORDS, bind
@@ -172,8 +174,8 @@ def test_a_host_that_is_none_is_told(host: str) -> None:
     ],
 )
 def test_flags_out_of_range_are_told(flags: tuple[object, ...], word: str, tiny_bundle: Path) -> None:
-    ended = run_to_the_end(tiny_bundle, *flags)
-    assert ended.returncode == 2
+    ended = CliRunner().invoke(main, [str(tiny_bundle), *map(str, flags)])
+    assert ended.exit_code == 2
     assert word in ended.stderr
     assert "Traceback" not in ended.stderr
 

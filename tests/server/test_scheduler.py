@@ -39,7 +39,11 @@ def together(bundle: Path) -> Iterator[TextModel]:
         yield model
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=["query", "colsum", "full", "minference"])
+@pytest.mark.parametrize(
+    "config",
+    [CONFIGS[0], pytest.param(CONFIGS[1], marks=pytest.mark.nightly), *CONFIGS[2:]],
+    ids=["query", "colsum", "full", "minference"],
+)
 def test_a_stream_waits_for_no_more_than_a_piece(together: TextModel, config: PrefillPolicy[Any]) -> None:
     """A token comes with every turn, and a turn reads a piece of one prompt, however many wait to be read."""
     scheduler = Scheduler(together, PIECE)
@@ -135,7 +139,14 @@ def test_a_slot_that_is_asked_for_is_taken_if_it_is_free(together: TextModel) ->
 
 
 @pytest.mark.parametrize(
-    ("cache", "config"), zip([Contiguous(rows="int8"), Paged()] * 2, CONFIGS, strict=True), ids=str
+    ("cache", "config"),
+    [
+        (Contiguous(rows="int8"), CONFIGS[0]),
+        pytest.param(Paged(), CONFIGS[1], marks=pytest.mark.nightly),
+        pytest.param(Contiguous(rows="int8"), CONFIGS[2], marks=pytest.mark.nightly),
+        (Paged(), CONFIGS[3]),
+    ],
+    ids=str,
 )
 def test_a_beginning_that_another_slot_has_read_is_not_read_again(
     bundle: Path, cache: Cache, config: PrefillPolicy[Any]
@@ -165,7 +176,13 @@ def test_a_beginning_that_another_slot_has_read_is_not_read_again(
 
 
 @pytest.mark.parametrize(
-    ("cache", "config"), zip([Paged(), Contiguous(), Contiguous(rows="int8"), Paged()], CONFIGS, strict=True)
+    ("cache", "config"),
+    [
+        (Paged(), CONFIGS[0]),
+        (Contiguous(), CONFIGS[1]),
+        pytest.param(Contiguous(rows="int8"), CONFIGS[2], marks=pytest.mark.nightly),
+        pytest.param(Paged(), CONFIGS[3], marks=pytest.mark.nightly),
+    ],
 )
 def test_answers_to_one_prompt_read_it_once(bundle: Path, cache: Cache, config: PrefillPolicy[Any]) -> None:
     """Also those that come when the first have gone on, and whatever the prompt's own request may keep."""

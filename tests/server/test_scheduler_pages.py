@@ -31,7 +31,7 @@ def test_slots_of_pages_share_one_pool(tiny_bundle: Path) -> None:
         stores: list[Any] = [one.session.store for one in model.slots]
         assert len({id(store.pool) for store in stores}) == 1
         scheduler = Scheduler(model, PIECE)
-        for wave in range(3):
+        for wave in range(2):
             tasks = [Task(request(10 * wave + seed, 390, 11, CONFIGS[2])) for seed in range(SLOTS)]
             for task in tasks:
                 scheduler.start(task)
@@ -48,7 +48,9 @@ def test_slots_of_pages_share_one_pool(tiny_bundle: Path) -> None:
         assert (stores[0].pool.counts[held] > 0).all()
 
 
-@pytest.mark.parametrize(("config", "pool"), [(CONFIGS[0], 1 << 15), (CONFIGS[1], 0)])
+@pytest.mark.parametrize(
+    ("config", "pool"), [(CONFIGS[0], 1 << 15), pytest.param(CONFIGS[1], 0, marks=pytest.mark.nightly)]
+)
 def test_where_pages_run_short_runs_wait_and_lose_nothing(
     tiny_bundle: Path, config: PrefillPolicy[Any], pool: int
 ) -> None:

@@ -72,7 +72,7 @@ def test_choices_run_side_by_side_and_read_their_prompt_once(three: Server, pace
     three.wait_until_idle()
     asked = {
         "prompt": [9] * 200,
-        "max_tokens": 60,
+        "max_tokens": 30,
         "temperature": 1,
         "ignore_eos": True,
         "cache_prompt": False,
