@@ -78,12 +78,12 @@ def same(ours: np.ndarray, theirs: np.ndarray) -> None:
 
 def conversation(generator: Generator, policy: PrefillPolicy[Any]) -> list[np.ndarray]:
     """Logits and memory sets of a prompt, an answer, the next turn, and another question to the same text."""
-    first = prompt(210)
+    first = prompt(150)
     found = [generator.prefill(first, policy), *generator.report().last]
     found += [generator.decode(token) for token in (5, 6, 7)]
     found += [generator.prefill(np.concatenate([first, [5, 6, 7], prompt(60, 1)]), policy)]
     found += [*generator.report().last, generator.decode(8)]
-    found += [generator.prefill(np.concatenate([first[:130], prompt(50, 3)]), policy)]
+    found += [generator.prefill(np.concatenate([first[:100], prompt(40, 3)]), policy)]
     return [*found, generator.boundary_memory(), generator.decode(8)]
 
 
@@ -111,7 +111,7 @@ def test_engines_with_one_profile_serve_prompts_and_recorded_tokens(double: Runt
 def test_rows_at_odd_addresses_pass_through_aligned_buffers(
     shared_folder: Path, double: RuntimeDouble
 ) -> None:
-    """A row of two heads of 32 float16 has 128 bytes: after 213 rows TensorRT refuses the place in the cache."""
+    """A row of two heads of 32 float16 has 128 bytes: after 153 rows TensorRT refuses the place in the cache."""
     _, folder = bundles.named(
         shared_folder, "qwen2-g4-d32", "-small-chunks-float16", dtype="float16", prefill=POLICY
     )
@@ -238,7 +238,7 @@ def test_nothing_is_allocated_once_sizes_have_been_met(
         return then
 
     with load(double) as generator:
-        generator.prefill(prompt(120), policy)
+        generator.prefill(prompt(100), policy)
         generator.decode(3)
         generator.decode(4)
         generator.reset()
@@ -249,7 +249,7 @@ def test_nothing_is_allocated_once_sizes_have_been_met(
                 (emulated_cuda.Stream, "synchronize"),
             ):
                 patch.setattr(owner, name, counted(name, getattr(owner, name)))
-            generator.prefill(prompt(120, 1), policy)
+            generator.prefill(prompt(100, 1), policy)
             for token in range(5):
                 generator.decode(token)
             assert calls == 6 * ["synchronize"]

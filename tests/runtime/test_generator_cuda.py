@@ -25,7 +25,7 @@ from h2o_runtime.errors import BackendError, Cancelled, ConfigError
 from h2o_runtime.execution.reading import Watch
 from h2o_runtime.policies.prefill import Full, PrefillPolicy
 
-pytestmark = pytest.mark.usefixtures("dense_graphs_wait", "small_blocks")
+pytestmark = pytest.mark.usefixtures("dense_graphs_wait", "models_stay_loaded", "small_blocks")
 
 CONTEXT = 300
 SMALL: dict[str, Any] = {"chunk_size": 48, "batch_size": 100, "local": 12, "heavy": 20}
@@ -39,7 +39,7 @@ POLICIES = {
     "window, query heads": prefill_of(**SMALL, score="window", window=12, heads="query", dense_tail=40),
 }
 
-OFTEN = ("query", "window, query heads")  # tests below have column sums
+OFTEN = ("window, query heads",)  # tests below have column sums, test_layer_kinds_cuda.py queries
 EACH_POLICY = [
     pytest.param(policy, id=name, marks=() if name in OFTEN else pytest.mark.nightly)
     for name, policy in POLICIES.items()
@@ -80,18 +80,18 @@ def same_sets(cuda: Generator, cpu: Generator) -> None:
 @pytest.mark.parametrize("policy", EACH_POLICY)
 def test_a_request_equals_the_cpus(policy: PrefillPolicy[Any], cuda: Generator, cpu: Generator) -> None:
     """Fresh, decoded, a conversation's long and short turns, a shared beginning: logits and memory sets."""
-    first = prompt(160)
+    first = prompt(130)
     same(cuda.prefill(first, policy), cpu.prefill(first, policy))
     same_sets(cuda, cpu)
     for token in (5, 6, 7, 8):
         same(cuda.decode(token), cpu.decode(token))
-    turn = np.concatenate([first, [5, 6, 7, 8], prompt(60, 1)])
+    turn = np.concatenate([first, [5, 6, 7, 8], prompt(50, 1)])
     same(cuda.prefill(turn, policy), cpu.prefill(turn, policy))
     same_sets(cuda, cpu)
     turn = np.concatenate([turn, prompt(7, 2)])
     same(cuda.prefill(turn, policy), cpu.prefill(turn, policy))
     same(cuda.decode(9), cpu.decode(9))
-    other = np.concatenate([first[:150], prompt(40, 3)])
+    other = np.concatenate([first[:120], prompt(40, 3)])
     same(cuda.prefill(other, policy), cpu.prefill(other, policy))
     assert cuda.reused == cpu.reused > 0
     same_sets(cuda, cpu)
@@ -104,10 +104,10 @@ def test_rows_that_are_stored_shorter(dtype: CacheDtype, bundle: Path, emulated_
     for device in ("cuda", "cpu"):
         cache = Contiguous(rows=dtype)
         with Generator.load(bundle, context=CONTEXT, device=device, cache=cache) as generator:  # type: ignore[arg-type]
-            first = generator.prefill(prompt(110), POLICIES["colsum"])
+            first = generator.prefill(prompt(70), POLICIES["colsum"])
             steps = [generator.decode(token) for token in (5, 6, 7)]  # the last two of a recording
             again = generator.prefill(
-                np.concatenate([prompt(110), [5, 6, 7], prompt(60, 1)]), POLICIES["colsum"]
+                np.concatenate([prompt(70), [5, 6, 7], prompt(50, 1)]), POLICIES["colsum"]
             )
             logits.append((first, *(step.copy() for step in steps), again))
     for ours, theirs in zip(*logits, strict=True):

@@ -11,13 +11,12 @@ from tests.bundles import export, random_ids
 from tests.family_models import MODELS, VOCAB, WINDOWS, save
 
 from h2o_runtime import Generator
-from h2o_runtime.policies.prefill import ColumnSum, Full, Query
+from h2o_runtime.policies.prefill import Full, Query
 
 pytestmark = pytest.mark.usefixtures("dense_graphs_wait", "small_blocks")
 
 IDS = random_ids(100, 5, VOCAB)
 H2O = Query(chunk_size=24, batch_size=48, local=6, heavy=10, tile=10, candidates=20)
-COLSUM = ColumnSum(chunk_size=24, batch_size=48, local=6, heavy=10, dense_tail=10)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +36,7 @@ def test_a_conversation_equals_the_cpus(family: str, tmp_path: Path, emulated_cu
     for device in ("cuda", "cpu"):
         with Generator.load(bundle, context=128, device=device, threads=1) as generator:
             logits = []
-            for policy in (H2O, COLSUM, Full(batch_size=48)):
+            for policy in (H2O, Full(batch_size=48)):
                 logits.append(generator.prefill(IDS[:80], policy, reuse=False).copy())
                 logits += [generator.decode(token).copy() for token in IDS[80:84]]
                 logits.append(generator.prefill(IDS, policy).copy())
