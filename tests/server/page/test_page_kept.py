@@ -132,6 +132,7 @@ def test_two_pages_show_the_same(page: Page) -> None:
     other.close()
 
 
+@pytest.mark.nightly
 def test_two_pages_that_go_on_at_once_lose_nothing(page: Page) -> None:
     ask(page, "Hello.")
     other = page.context.new_page()
@@ -153,6 +154,7 @@ def test_two_pages_that_go_on_at_once_lose_nothing(page: Page) -> None:
     other.close()
 
 
+@pytest.mark.nightly
 def test_a_full_storage_is_said_and_breaks_nothing(page: Page) -> None:
     ask(page, "Hello.")
     page.evaluate(FILL)

@@ -51,6 +51,7 @@ def test_the_shading_is_what_the_memory_holds(page: Page, server: Server, long_t
     assert page.locator("#tokens .ahead").count() == 1  # what came after the last boundary
 
 
+@pytest.mark.nightly
 def test_tiles_of_a_chunk_have_memories_of_their_own(page: Page, server: Server, long_text: str) -> None:
     choose(page, chunk_size=500, dense_tail=0)  # four tiles of 125
     ask(page, "What is this?", long_text)
@@ -94,7 +95,9 @@ def test_details_of_a_token(page: Page, server: Server, long_text: str) -> None:
     assert not page.locator("#memory").is_visible()
 
 
-@pytest.mark.parametrize(("policy", "long"), [("", False), ("full", True)])
+@pytest.mark.parametrize(
+    ("policy", "long"), [("", False), pytest.param("full", True, marks=pytest.mark.nightly)]
+)
 def test_nothing_to_remember(page: Page, long_text: str, policy: str, long: bool) -> None:
     choose(page, policy=policy)
     ask(page, "What is this?", long_text if long else None)

@@ -84,6 +84,7 @@ def test_settings_that_contradict(page: Page) -> None:
     assert sent(page, lambda: ask(page, "Hello."))["prefill"] == "heavy=128 grow=never"
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_another_packages_policy(browser: Browser, tiny_bundle: Path, tmp_path: Path) -> None:
     with (

@@ -129,6 +129,7 @@ def test_tabs_by_keyboard(page: Page) -> None:
     assert page.locator(".question .text").inner_text() == "two"
 
 
+@pytest.mark.nightly
 def test_each_stays_where_one_reads(page: Page) -> None:
     choose(page, max_tokens=500)
     ask(page, "Hello.")

@@ -75,6 +75,7 @@ def test_they_are_in_view_while_they_come_until_the_person_closes_them(page: Pag
     assert page.get_by_text("Thoughts", exact=True).is_visible()
 
 
+@pytest.mark.nightly
 def test_a_limit_that_ends_them(page: Page) -> None:
     choose(page, max_tokens=20)
     assert ask(page, "Hello.") == ""

@@ -84,12 +84,14 @@ def test_a_lost_connection(page: Page) -> None:
     assert page.locator(".turn.left-out .question", has_text="Hello.").count() == 1  # and it still says so
 
 
+@pytest.mark.nightly
 def test_an_event_that_is_no_part_of_an_answer(page: Page) -> None:
     answer_once(page, events(piece("Half an"), {}))
     send(page, "Hello.")
     page.get_by_text("The answer stopped early: the server sent what is no part of an answer").wait_for()
 
 
+@pytest.mark.nightly
 def test_settings_that_cannot_be_read_are_none(page: Page) -> None:
     for kept in ("{half", "null", '{"prefill": 5, "temperature": {}}'):
         page.evaluate("kept => localStorage.setItem('h2o-settings', kept)", kept)

@@ -48,7 +48,7 @@ def contents(body: Any) -> list[str]:
     return [message["content"] for message in body["messages"]]
 
 
-@pytest.mark.parametrize("https", [True, False])
+@pytest.mark.parametrize("https", [pytest.param(True, marks=pytest.mark.nightly), False])
 def test_an_answer_and_a_question_are_copied(page: Page, https: bool) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     answered(page, "What is <b>?", "**Bold** and\n\n- one")
@@ -97,6 +97,7 @@ def test_an_edited_message_goes_on_from_there(page: Page) -> None:
     wait_until_answered(page)
 
 
+@pytest.mark.nightly
 def test_a_broken_answer_can_be_asked_for_again_after_a_later_message_failed(page: Page) -> None:
     answer_once(page, events(piece("Half an")))
     send(page, "Hello.")
@@ -132,7 +133,7 @@ def test_while_an_answer_comes_others_can_only_be_copied(page: Page) -> None:
 TIMED = {"prompt_ms": 270.0, "prompt_per_second": 3.7, "predicted_ms": 270.0, "predicted_per_second": 3.7}
 
 
-@pytest.mark.parametrize(("tokens", "told"), [(1, False), (15, False), (16, True)])
+@pytest.mark.parametrize(("tokens", "told"), [(15, False), (16, True)])
 def test_the_rate_of_a_few_tokens_is_not_told(page: Page, tokens: int, told: bool) -> None:
     timings = {**TIMED, "prompt_n": tokens, "predicted_n": tokens}
     answer_once(
