@@ -86,7 +86,21 @@ def client_message(content: str, calls: list[Any]) -> Any:
     return ChatCompletionMessage.model_validate(message)
 
 
-# LangChain
+def test_loops_of_two_clients_at_a_time(agent_server: Server, client: Any) -> None:
+    with official_client("Anthropic", agent_server.url) as other:
+        loops = [
+            partial(loop_with_openai, client, False),
+            partial(loop_with_openai, client, True),
+            partial(test_messages.a_loop, other, False),
+            partial(test_messages.a_loop, other, True),
+        ]
+        with ThreadPoolExecutor(4) as pool:
+            for running in [pool.submit(loop) for loop in loops]:
+                running.result()
+    assert all(slot["n_past"] for slot in agent_server.get("/slots").json())
+
+
+# LangChain, which takes seconds to load and asks by OpenAI's client
 
 
 def langchain(server: Server, **options: Any) -> Any:
@@ -95,7 +109,9 @@ def langchain(server: Server, **options: Any) -> Any:
     return library.ChatOpenAI(base_url=f"{server.url}/v1", **asked)
 
 
-def loop_with_langchain(agent_server: Server, stream: bool) -> None:
+@pytest.mark.nightly
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_loop_with_langchain(agent_server: Server, stream: bool) -> None:
     model = langchain(agent_server)
     from langchain_core.messages import HumanMessage, ToolMessage
     from langchain_core.tools import tool
@@ -128,20 +144,7 @@ def loop_with_langchain(agent_server: Server, stream: bool) -> None:
     assert answer(talk, "required").tool_calls
 
 
-def test_loops_of_three_clients_four_at_a_time(agent_server: Server, client: Any) -> None:
-    with official_client("Anthropic", agent_server.url) as other:
-        loops = [
-            partial(loop_with_openai, client, False),
-            partial(loop_with_openai, client, True),
-            partial(loop_with_langchain, agent_server, True),
-            partial(test_messages.a_loop, other, True),
-        ]
-        with ThreadPoolExecutor(4) as pool:
-            for running in [pool.submit(loop) for loop in loops]:
-                running.result()
-    assert all(slot["n_past"] for slot in agent_server.get("/slots").json())
-
-
+@pytest.mark.nightly
 def test_langchains_structured_output(agent_server: Server) -> None:
     from pydantic import BaseModel
 
@@ -153,6 +156,7 @@ def test_langchains_structured_output(agent_server: Server) -> None:
         assert isinstance(structured.invoke(ASK), Weather)
 
 
+@pytest.mark.nightly
 def test_langchain_knows_a_prompt_that_does_not_fit(agent_server: Server) -> None:
     model = langchain(agent_server)
     from langchain_core.exceptions import ContextOverflowError

@@ -11,6 +11,7 @@ from tests.server.scripted import call, script
 ANSWER = "It is cold."
 
 
+@pytest.mark.nightly
 def test_a_loop_plain_and_then_streamed(serve: Serve, tmp_path: Path) -> None:
     pytest.importorskip("pydantic_ai")
     from pydantic_ai import Agent
