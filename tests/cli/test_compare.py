@@ -18,7 +18,7 @@ from tests.cli.exports import strict_json
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 NAME = "llama-g2-d64-llama3"
-SHORT = ("-n", 300)
+SHORT = ("-n", 200)
 SMALL = ("--against", "functions", *SHORT, "-ub", 128, "-b", 128, "--h2o-local", 32, "--h2o-heavy", 32)
 
 
@@ -108,11 +108,8 @@ def test_two_providers_are_compared_with_each_other(compare_here: Callable[..., 
     )
 
 
-def test_a_float16_bundle_passes(
-    compare_here: Callable[..., Any], shared_folder: Path, tmp_path: Path
-) -> None:
-    checkpoint, _ = bundles.named(shared_folder, NAME)
-    half = bundles.export(checkpoint, tmp_path / "half", "float16")
+def test_a_float16_bundle_passes(compare_here: Callable[..., Any], shared_folder: Path) -> None:
+    _, half = bundles.named(shared_folder, NAME, "-float16", dtype="float16")
     done = compare_here(half, "--json", *SHORT)
     document = strict_json(done.stdout)
     assert (done.exit_code, document["passed"]) == (0, True), done.stderr
@@ -123,12 +120,12 @@ def test_a_float16_bundle_passes(
 # What is found
 
 
-def test_a_flipped_byte_is_told_with_the_graph_it_is_in(h2o: Run, copy: Path) -> None:
+def test_a_flipped_byte_is_told_with_the_graph_it_is_in(compare_here: Callable[..., Any], copy: Path) -> None:
     weights = "onnx/weights/dense_01.bin"
     _flip(copy, weights, 9001, 0x01)
-    done = h2o("compare", copy, "--json", *SHORT)
-    assert done.returncode == 3
-    assert done.stderr.decode() == f"error: dense_01 differs first (files, content): altered: {weights}\n"
+    done = compare_here(copy, "--json", *SHORT)
+    assert done.exit_code == 3
+    assert done.stderr == f"error: dense_01 differs first (files, content): altered: {weights}\n"
     document = strict_json(done.stdout)
     assert (document["passed"], document["first_failure"]) == (False, "dense_01: content")
     assert [row["graph"] for row in document["rows"] if row["stage"] == "files" and not row["passed"]] == [
@@ -221,10 +218,12 @@ def test_a_checkpoint_elsewhere_serves_as_well(
 # Polygraphy's files
 
 
-def test_polygraphy_goes_on_from_saved_files(h2o: Run, small: Path, tmp_path: Path) -> None:
+def test_polygraphy_goes_on_from_saved_files(
+    compare_here: Callable[..., Any], small: Path, tmp_path: Path
+) -> None:
     saved = tmp_path / "deep" / "saved"
-    done = h2o("compare", small, "--stage", "dense", "--stage", "attention", "--save", saved)
-    assert (done.returncode, done.stderr) == (0, b"")
+    done = compare_here(small, "--stage", "dense", "--stage", "attention", "--save", saved, *SHORT)
+    assert (done.exit_code, done.stderr) == (0, "")
     names = ("dense_00", "dense_01", "dense_02", "phase1", "phase2", "decode")
     assert {path.name for path in saved.iterdir()} == {
         f"{name}.{what}.json" for name in names for what in ("inputs", "outputs")
