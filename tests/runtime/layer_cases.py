@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from tests.bundles import random_ids, relative_error
 from tests.family_models import VOCAB
@@ -25,6 +26,8 @@ POLICIES = {
     "subquadratic": Subquadratic(window=16, block=8, batch_size=64),
     "minference": VerticalSlash(batch_size=64),
 }
+NIGHTLY = ("colsum", "minference")  # to layers with rows of their own they are what "h2o" is
+EACH_POLICY = [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in POLICIES]
 PROMPT = random_ids(300, 1, VOCAB).tolist()
 NEXT = random_ids(40, 2, VOCAB).tolist()
 Conversation = Callable[

@@ -30,7 +30,7 @@ LAYERS, CONTEXT = 5, 140
 FULL = Full(batch_size=32)
 SPARSE = Query(chunk_size=16, batch_size=32, local=4, heavy=4, dense_tail=4)
 LENGTHS = (1, 16, 17, 83)
-RINGS = (1, 2, pytest.param(4, marks=pytest.mark.nightly), 8)
+RINGS = (2, 8, *(pytest.param(n, marks=pytest.mark.nightly) for n in (1, 4)))
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=48)
 @given(STEPS)
 def test_every_sequence_reads_what_was_written_to_it(steps: list[tuple[str, int]]) -> None:
     """Against a model in which each sequence is a list of its own."""

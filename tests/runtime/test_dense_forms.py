@@ -37,7 +37,12 @@ FULL = Full()
 
 
 @pytest.fixture(
-    scope="module", params=[(TIED, "int8"), (TIED, "int4"), (UNTIED, "int8"), (UNTIED, "int4+offset")]
+    scope="module",
+    params=[
+        (TIED, "int8"),
+        (UNTIED, "int4+offset"),
+        *(pytest.param(one, marks=pytest.mark.nightly) for one in ((TIED, "int4"), (UNTIED, "int8"))),
+    ],
 )
 def bundle(request: pytest.FixtureRequest, shared_folder: Path) -> Path:
     shape, weights = request.param

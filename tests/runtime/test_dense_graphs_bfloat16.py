@@ -64,7 +64,7 @@ def test_weights_become_the_nearest_in_pairs(numbers: list[float]) -> None:
     assert not packed[0, :, 1:].any()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=9, deadline=None)
 @given(st.integers(1, 40), st.sampled_from([16, 48, 272, 2048]), st.integers(1, 70), st.integers(0, 99))
 def test_a_product_is_that_of_rounded_factors(n: int, k: int, columns: int, seed: int) -> None:
     x, w = normal(n, k, seed=seed), normal(columns, k, seed=seed + 1)

@@ -108,7 +108,12 @@ def products_of(models: Iterable[Any]) -> Counter[str]:
     return Counter({kind: kinds[kind] for kind in ("MatMulNBits", "IntegerProduct") if kinds[kind]})
 
 
-@pytest.mark.parametrize("name", BUNDLES)
+NIGHTLY = ("int4", "float16, int8")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in BUNDLES]
+)
 def test_numbers_are_those_of_the_graph_as_it_is(
     name: str, shared_folder: Path, emulated_operators: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

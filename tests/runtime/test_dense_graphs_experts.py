@@ -98,7 +98,7 @@ def expected(inputs: dict[str, NDArray[Any]], experts: Sequence[Expert]) -> NDAr
     return y
 
 
-@pytest.mark.parametrize("n", [1, 6, 400])
+@pytest.mark.parametrize("n", [1, 6, 120])
 @pytest.mark.parametrize(("bits", "offsets"), [(8, False), (4, True), (16, False), (32, False)])
 def test_a_mixture_is_that_of_float64(bits: int, offsets: bool, n: int) -> None:
     """Few rows, whose columns threads share, and many, of which each thread takes some."""
@@ -110,7 +110,7 @@ def test_a_mixture_is_that_of_float64(bits: int, offsets: bool, n: int) -> None:
     assert error < {32: 1e-6, 16: 0.01}.get(bits, 0.03)
 
 
-@pytest.mark.parametrize("n", [1, 400])
+@pytest.mark.parametrize("n", [1, 120])
 def test_a_clamped_gate_and_biases(n: int) -> None:
     """As gpt-oss has them."""
     inputs = routed(n, 2) | {"addend": rows(n, N, seed=6)}
@@ -127,7 +127,7 @@ def test_a_clamped_gate_and_biases(n: int) -> None:
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.data())
 def test_any_routing(data: st.DataObject) -> None:
     """Experts that no row chose, one that all chose, a row that chose one twice: each row as it is alone."""

@@ -24,8 +24,9 @@ from h2o_runtime.policies.prefill import Full
 SHAPE = "llama-g2-d64-llama3"
 pytestmark = pytest.mark.slow
 FULL = Full()
-FAMILIES = ["gemma4-experts", "qwen3_5", "lfm2-numbered"]  # a kind of graph each
-OF_THE_SAME_KINDS = [pytest.param(name, marks=pytest.mark.nightly) for name in ("gemma3", "gpt_oss")]
+FAMILIES = ["gemma4-experts", "qwen3_5"]
+SAME = ("gemma3", "gpt_oss", "lfm2-numbered")  # kinds of graphs
+OF_THE_SAME_KINDS = [pytest.param(name, marks=pytest.mark.nightly) for name in SAME]
 HALF = 2.0**-11  # relative rounding of weights
 
 fast_here = pytest.mark.skipif(not is_fast(), reason="this CPU has no instructions for our products")

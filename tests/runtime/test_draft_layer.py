@@ -97,7 +97,7 @@ def answer(
     return sampled, generator.session.logits, generator.session.known.tolist()
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     seed=st.integers(0, 99),
     length=st.integers(1, 90),
@@ -225,7 +225,9 @@ def test_it_is_left_out_silently_where_nothing_asks_for_it(bundles: Folders) -> 
         assert generator.speculation()[0] == "off"
 
 
-@pytest.mark.parametrize("tied", [False, True], ids=["own-head", "tied"])
+@pytest.mark.parametrize(
+    "tied", [pytest.param(False, marks=pytest.mark.nightly), True], ids=["own-head", "tied"]
+)
 def test_integer_weights_share_the_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tied: bool) -> None:
     checkpoint = save_drafting(tmp_path / "checkpoint", right=0.02, tied=tied)
     bundle = export(checkpoint, tmp_path / "bundle", weights="int8")

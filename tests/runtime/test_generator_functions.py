@@ -134,7 +134,9 @@ def test_every_policy_rule_and_cache_is_compared() -> None:
     assert {cache.name for cache, *_ in CACHED.values()} == set(CACHES.names)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    "order", ["turns", *(pytest.param(n, marks=pytest.mark.nightly) for n in ("pieces", "restored"))]
+)  # which test_in_every_cache has too
 @pytest.mark.parametrize("name", POLICIES)
 def test_bodies_give_what_kernels_give(both: Both, name: str, order: str, tmp_path: Path) -> None:
     compare(both, POLICIES[name], ORDERS[order], tmp_path, 1e-5)
@@ -144,8 +146,7 @@ def test_bodies_give_what_kernels_give(both: Both, name: str, order: str, tmp_pa
     "name",
     [
         "query-heads-narrowed",
-        "colsum",
-        *(pytest.param(n, marks=pytest.mark.nightly) for n in ("query", "full")),
+        *(pytest.param(n, marks=pytest.mark.nightly) for n in ("colsum", "query", "full")),
     ],
 )
 @pytest.mark.parametrize("cache", CACHED)

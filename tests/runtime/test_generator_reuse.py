@@ -330,5 +330,5 @@ def test_every_conversation_is_answered_as_by_a_new_generator(small: Generator) 
         model = small
 
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        Machine, settings=settings(max_examples=25, stateful_step_count=20, deadline=None)
+        Machine, settings=settings(max_examples=15, stateful_step_count=20, deadline=None)
     )

@@ -69,8 +69,15 @@ def generator(bundle: Path, request: pytest.FixtureRequest) -> Iterator[Generato
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("attention", ["native", "functions"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "attention"),
+    [
+        *((name, "native") for name in MODELS[1:]),
+        pytest.param(MODELS[0], "native", marks=pytest.mark.nightly),
+        *(pytest.param(name, "functions", marks=pytest.mark.nightly) for name in MODELS[:2]),
+        (MODELS[2], "functions"),
+    ],
+)
 def test_prompt_and_continuation_are_those_of_transformers(
     name: str, attention: str, shared_folder: Path
 ) -> None:
@@ -91,8 +98,15 @@ def test_prompt_and_continuation_are_those_of_transformers(
             assert np.abs(logits - expected).max() <= GATE
 
 
-@pytest.mark.parametrize("score", ["query", "colsum"])
-@pytest.mark.parametrize("heads", ["kv", "query"])
+@pytest.mark.parametrize(
+    ("score", "heads"),
+    [
+        ("query", "query"),
+        ("colsum", "kv"),
+        pytest.param("query", "kv", marks=pytest.mark.nightly),
+        pytest.param("colsum", "query", marks=pytest.mark.nightly),
+    ],
+)
 def test_absorbed_is_expanded_under_sparse_attention(
     score: str, heads: str, bundle: Path, prompt: NDArray[np.int64]
 ) -> None:
@@ -123,7 +137,14 @@ def test_chunked_is_whole_and_a_kept_past_is_a_fresh_run(
     np.testing.assert_allclose(again, whole[-1], atol=GATE)
 
 
-@pytest.mark.parametrize("cache", [Paged(), Contiguous(rows="float16"), Contiguous(rows="int8")])
+@pytest.mark.parametrize(
+    "cache",
+    [
+        Paged(),
+        pytest.param(Contiguous(rows="float16"), marks=pytest.mark.nightly),
+        Contiguous(rows="int8"),
+    ],
+)
 def test_other_caches_hold_latents_too(cache: Any, bundle: Path, prompt: NDArray[np.int64]) -> None:
     """A past that is stored otherwise is attended to as latents, whatever would cost less."""
     with load(bundle) as plain:
@@ -243,6 +264,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return bundles.export(folder / "checkpoint", folder / "bundle")
 
 
+@pytest.mark.nightly
 def test_function_bodies_take_sizes_that_kernels_do_not(
     odd: Path, prompt: NDArray[np.int64], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -258,11 +280,11 @@ def test_function_bodies_take_sizes_that_kernels_do_not(
         load(odd, attention="native")
 
 
-def test_a_gpu_takes_what_its_kernels_do(odd: Path) -> None:
+def test_a_gpu_takes_what_its_kernels_do(bundle: Path) -> None:
     gpu = Mock()
     gpu.name = "cuda"
     small = Mock()
-    small.manifest.model.attention = replace(Manifest.read(odd).model.attention, head_size=50)
+    small.manifest.model.attention = replace(Manifest.read(bundle).model.attention, head_size=50)
     small.manifest.model.configure_mock(
         windows=(), each_layer=(), has_sinks=False, lends_rows=False, layer_embedding=0
     )

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from tests.bundles import export, random_ids, relative_error
 from tests.family_models import VOCAB, WINDOWS, save
 from tests.runtime import layer_cases
-from tests.runtime.layer_cases import FULL, H2O, NEXT, POLICIES, PROMPT
+from tests.runtime.layer_cases import EACH_POLICY, FULL, H2O, NEXT, POLICIES, PROMPT
 
 from h2o_runtime import Generator
 from h2o_runtime.bundles.bundle import Bundle
@@ -56,7 +56,7 @@ def conversation(generator: Generator, policy: PrefillPolicy[Any]) -> Iterator[N
 agree = partial(layer_cases.agree, conversation)
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", EACH_POLICY)
 def test_caches_agree_under_every_policy(bundle: Path, name: str) -> None:
     with load(bundle) as contiguous, load(bundle, Paged()) as paged:
         agree(contiguous, paged, POLICIES[name], 1e-5)

@@ -33,7 +33,7 @@ from h2o_runtime.operators import MEMORY_SELECT
 from h2o_runtime.providers.functions import FunctionProvider
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=18, deadline=None)
 @given(case=cases(), chunk_size=st.integers(1, 50))
 @example(case=Case(n=1), chunk_size=16)
 @example(case=Case(n=5), chunk_size=16)  # n < S
@@ -52,7 +52,7 @@ def test_intra_attention(case: Case, chunk_size: int) -> None:
     np.testing.assert_allclose(got[3].sum(), case.n * case.query_heads, rtol=1e-5)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=9, deadline=None)
 @given(case=cases())
 def test_gather_copies_bits(case: Case) -> None:
     cap = case.slots + case.n
@@ -63,7 +63,7 @@ def test_gather_copies_bits(case: Case) -> None:
         np.testing.assert_array_equal(actual, expected)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(case=cases())
 @example(case=Case(n=1, slots=1))
 @example(case=Case(n=7, slots=30, group=8, per_query=True, spread=400.0))
@@ -89,7 +89,7 @@ def random_state(case: Case, empty: float) -> tuple[Array, Array, Array]:
     return o, m, l
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(case=cases(), empty=st.sampled_from([0.0, 0.3, 1.0]))
 @example(case=Case(n=8, spread=400.0), empty=0.3)
 @example(case=Case(n=1), empty=1.0)
@@ -116,7 +116,7 @@ def test_fusion_ignores_what_an_empty_state_left_in_its_output() -> None:
             np.testing.assert_array_equal(actual, expected)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(case=cases(), extra=st.integers(0, 20))
 @example(case=Case(n=20, slots=1, group=4, spread=100.0), extra=0)
 @example(case=Case(n=34, kv_heads=1, group=8, spread=0.0), extra=0)
@@ -144,7 +144,7 @@ def test_fused_memory_attention(case: Case, extra: int) -> None:
     np.testing.assert_allclose(got[1], colsum, rtol=1e-6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(case=cases(least_slots=0), window=st.integers(1, 40))
 @example(case=Case(n=1, slots=0), window=1)
 @example(case=Case(n=20, slots=0, group=4, per_query=True), window=20)
@@ -204,7 +204,7 @@ def selecting(draw: st.DrawFn) -> Selecting:
     )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=18, deadline=None)
 @given(call=selecting())
 def test_selection_is_exactly_the_references(tiny_bundle: Path, call: Selecting) -> None:
     c = call
@@ -275,13 +275,13 @@ def test_a_body_that_an_older_bundle_lacks_is_named(tiny_bundle: Path, tmp_path:
         BlockCall(3, 30, 2, 1, block_size=8, local=2, heavy=3).run(provider)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=7, deadline=None)
 @given(call=block_calls())
 def test_blocks_are_selected_as_the_reference_selects_them(tiny_bundle: Path, call: BlockCall) -> None:
     call.check(call.run(FunctionProvider(Bundle.open(tiny_bundle), threads=2)))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=7, deadline=None)
 @given(call=block_calls())
 @example(call=BlockCall(n=3, first=5, tile=2, stride=1, block_size=8, local=2, heavy=3))  # no whole block
 @example(call=BlockCall(n=3, first=30, tile=2, stride=1, block_size=8, local=2, heavy=3))  # within one block
@@ -290,7 +290,7 @@ def test_all_tiles_of_a_node_select_blocks_at_once(call: BlockCall) -> None:
     call.check(got)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=7, deadline=None)
 @given(call=calls())
 def test_queries_select_what_the_reference_selects(tiny_bundle: Path, call: Call) -> None:
     call.check(call.run(FunctionProvider(Bundle.open(tiny_bundle), threads=2)))
@@ -304,7 +304,7 @@ def test_all_tiles_of_a_node_select_at_once(call: Call) -> None:
     call.check(got)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(case=cases(), past=st.integers(0, 40), unused=st.integers(0, 5), window=st.integers(0, 50))
 @example(case=Case(n=1), past=0, unused=3, window=0)
 @example(case=Case(n=1, group=8, spread=400.0), past=40, unused=0, window=0)
@@ -321,7 +321,7 @@ def test_cached_attention(case: Case, past: int, unused: int, window: int) -> No
     check(case, got, lambda: (operators.cached_attention(q, k, v, length, **attributes),))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=7, deadline=None)
 @given(
     n=st.integers(1, 20),
     heads=st.sampled_from([(1, 1), (4, 2), (3, 1)]),
@@ -332,7 +332,7 @@ def test_gated_delta(n: int, heads: tuple[int, int], dtype: str) -> None:
     case.check(*run_operator("GatedDelta", case.inputs, scale=case.scale))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=7, deadline=None)
 @given(
     n=st.integers(1, 20),
     heads=st.sampled_from([(1, 1), (4, 2), (3, 1)]),

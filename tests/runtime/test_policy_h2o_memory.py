@@ -45,7 +45,7 @@ def generator(checkpoint: Path, shared_folder: Path) -> Iterator[Generator]:
 
 
 prompts = st.builds(random_ids, st.integers(2, 150), st.integers(0, 50))
-every = settings(max_examples=18, deadline=None)
+every = settings(max_examples=11, deadline=None)
 
 
 def cached_rows(generator: Generator, length: int) -> tuple[list[Array], list[Array]]:
@@ -58,7 +58,7 @@ def cached_rows(generator: Generator, length: int) -> tuple[list[Array], list[Ar
 # --- Where sparse prefill is full attention ---------------------------------------------------------------
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     policy=h2o_policies(tails=(0,), scores=KEPT),
     share=st.floats(0, 1),
@@ -139,7 +139,7 @@ def test_memory_sets_are_sorted_unique_in_range_and_hold_the_window(
 # --- Conversations ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=9, deadline=None)
 @given(
     policy=h2o_policies(scores=KEPT),
     first=st.integers(1, 120),

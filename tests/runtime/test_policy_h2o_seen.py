@@ -174,7 +174,7 @@ def policies(draw: st.DrawFn) -> Query:
     )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     policy=policies(), n=st.integers(1, 160), past=st.sampled_from([0, 0, 23, 50]), seed=st.integers(0, 99)
 )

@@ -39,7 +39,7 @@ CONTEXT = 256
 FULL = Full()
 
 prompts = st.builds(random_ids, st.integers(2, 150), st.integers(0, 50))
-some = settings(max_examples=8, deadline=None)
+some = settings(max_examples=5, deadline=None)
 every_policy = pytest.mark.parametrize("name", PREFILL.names)
 
 

@@ -59,7 +59,7 @@ def same_but_for_near_ties(mine: Array, theirs: Array, score: Array) -> bool:
     return True
 
 
-@settings(max_examples=18, deadline=None)
+@settings(max_examples=11, deadline=None)
 @given(
     case=cases(),
     n=st.integers(1, 64),
@@ -94,7 +94,7 @@ def some_lines(case: Case, length: int, draw: np.random.Generator) -> lines.Line
     return found[0], found[1]
 
 
-@settings(max_examples=18, deadline=None)
+@settings(max_examples=11, deadline=None)
 @given(case=cases(), n=st.integers(1, 300), past=st.integers(0, 400), seed=st.integers(0, 99))
 @example(case=Case(kv_heads=2, group=3, d=24), n=700, past=129, seed=0)
 @example(case=Case(kv_heads=1, group=1), n=1, past=0, seed=1)

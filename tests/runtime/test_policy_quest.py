@@ -33,7 +33,7 @@ def bounds_of(provider: Any, k: Array, page: int, *cuts: int) -> tuple[Array, Ar
     return k_min, k_max
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=9, deadline=None)
 @given(case=cases(), page=st.integers(1, 20), data=st.data())
 def test_bounds_row_by_row_are_those_made_at_once(
     tiny_bundle: Path, case: Case, page: int, data: st.DataObject
@@ -46,7 +46,7 @@ def test_bounds_row_by_row_are_those_made_at_once(
                 np.testing.assert_array_equal(mine, exact)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(case=cases(), length=st.integers(1, 90), page=st.integers(1, 16), budget=st.integers(1, 12))
 @example(case=Case(group=8, d=80), length=33, page=16, budget=2)
 @example(case=Case(spread=0.0), length=64, page=4, budget=5)  # all bounds are equal

@@ -87,7 +87,7 @@ patterns = st.builds(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=9, deadline=None)
 @given(case=cases(), pattern=patterns, past=st.integers(0, 100))
 @example(case=Case(n=1, d=80, group=8), pattern=Pattern(3, 4, (0,)), past=80)
 def test_bodies_and_kernels_are_the_reference(
@@ -118,7 +118,7 @@ def test_every_instruction_set_over_several_ranges(isa: str) -> None:
         np.testing.assert_allclose(step, got[-1:], atol=1e-5)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=9, deadline=None)
 @given(case=cases(), block=st.integers(1, 30), data=st.data())
 def test_landmarks_row_by_row_are_those_made_at_once(
     tiny_bundle: Path, case: Case, block: int, data: st.DataObject
@@ -175,7 +175,7 @@ def test_steps_of_the_crate() -> None:
         np.testing.assert_allclose(means, np.load(folder / "out" / f"dec_landmark_{kind}.npy"), atol=1e-6)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(n=st.integers(1, 120), window=st.integers(0, 20), tokens=st.integers(0, 30), block=st.integers(0, 12))
 @example(n=100, window=3, tokens=20, block=4)
 def test_what_a_policy_says_that_it_sees(n: int, window: int, tokens: int, block: int) -> None:

@@ -34,7 +34,7 @@ every_kind = pytest.mark.parametrize(
     ("name", "kind"), KINDS, ids=[f"{name}-{kind.__name__}" for name, kind in KINDS]
 )
 
-some = settings(max_examples=15, deadline=None)
+some = settings(max_examples=9, deadline=None)
 
 
 # --- What is written is read back -------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def test_no_memory_adds_nothing(tiny_bundle: Path) -> None:
     assert (state.l == 1).all()
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=7, deadline=None)
 @given(case=cases(), past=st.integers(0, 40), rows=st.integers(1, 40))
 def test_the_provider_bounds_the_rows_it_takes_at_once(
     tiny_bundle: Path, case: Case, past: int, rows: int

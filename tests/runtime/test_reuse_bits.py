@@ -23,7 +23,10 @@ CACHES = {"contiguous": Contiguous(), "paged": Paged(), "int8": Paged(rows="int8
 KEPT = {"full": 2400, "query": 2176}
 
 
-@pytest.fixture(scope="module", params=CACHES)
+NIGHTLY = pytest.param("paged", marks=pytest.mark.nightly)  # "int8" has pages too
+
+
+@pytest.fixture(scope="module", params=["contiguous", NIGHTLY, "int8"])
 def cache(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

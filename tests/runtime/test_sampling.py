@@ -87,7 +87,7 @@ def cases(draw: st.DrawFn) -> tuple[F32, Sampling, list[int]]:
     return logits, sampling, draw(st.lists(tokens, max_size=10))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=36, deadline=None)
 @given(cases())
 def test_distribution_equals_the_definitions(case: tuple[F32, Sampling, list[int]]) -> None:
     logits, sampling, history = case
@@ -127,7 +127,7 @@ def test_draws_follow_the_distribution(sampling: Sampling) -> None:
     assert statistic < cells.sum() + 5 * math.sqrt(2 * cells.sum())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=24, deadline=None)
 @given(st.data())
 def test_logprobs_are_of_the_unmodified_logits(data: st.DataObject) -> None:
     vocab = data.draw(st.integers(1, 80))

@@ -65,7 +65,18 @@ class Alone:
         return self._known[key]
 
 
-@pytest.fixture(scope="module", params=[(model, cache) for model in MODELS for cache in CACHES], ids="-".join)
+OFTEN = {"llama-g2-d64-llama3": ("contiguous", "paged-float16", "int8"), "qwen2-g4-d32": ("paged",)}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((model, cache), marks=() if cache in OFTEN[model] else pytest.mark.nightly)
+        for model in MODELS
+        for cache in CACHES
+    ],
+    ids="-".join,
+)
 def loaded(request: pytest.FixtureRequest, shared_folder: Path) -> Iterator[Generator]:
     model, cache = request.param
     with load(shared_folder, model, threads=2, cache=CACHES[cache]) as generator:
@@ -80,7 +91,7 @@ STEPS = st.lists(  # rows of each session in a step, and how many of them stay
 )
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(steps=STEPS)
 def test_a_rows_logits_do_not_depend_on_the_others(
     loaded: Generator, steps: list[list[tuple[int, int, int]]]

@@ -85,7 +85,7 @@ texts = st.text(
 )
 
 
-@settings(max_examples=32, deadline=None)
+@settings(max_examples=19, deadline=None)
 @given(text=texts)
 @pytest.mark.parametrize("make", [tiny, byte_level, sentencepiece])
 def test_streamed_text_is_the_text(make: object, text: str) -> None:
@@ -98,7 +98,7 @@ def test_streamed_text_is_the_text(make: object, text: str) -> None:
         assert pieces[-1] == ""
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=48, deadline=None)
 @given(data=st.data())
 def test_streamed_bytes_equal_plain_decoding_whatever_they_are(data: st.DataObject) -> None:
     tokenizer = byte_level()
@@ -112,7 +112,7 @@ def test_streamed_bytes_equal_plain_decoding_whatever_they_are(data: st.DataObje
 
 
 @pytest.mark.parametrize("metaspace", [False, True])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=24, deadline=None)
 @given(data=st.data())
 def test_streamed_pieces_equal_plain_decoding_with_spaces_in_the_tokens(
     metaspace: bool, data: st.DataObject
@@ -216,7 +216,7 @@ def cut(text: str, places: list[int]) -> list[str]:
     return [text[a:b] for a, b in pairwise(edges)] + [""]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=72, deadline=None)
 @given(
     text=st.text("abc", max_size=60),
     stops=st.lists(st.text("abc", min_size=1, max_size=6), max_size=4),
@@ -237,7 +237,7 @@ def test_stop_strings_never_get_out(text: str, stops: list[str], places: list[in
         assert gate.finish() == ""
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=24, deadline=None)
 @given(text=st.text("ab\n", max_size=40), stops=st.lists(st.text("ab\n", min_size=1, max_size=5), max_size=3))
 def test_no_more_is_held_back_than_needed(text: str, stops: list[str]) -> None:
     gate, shown, seen = StopStrings(stops), "", ""

@@ -62,7 +62,7 @@ def test_the_example_checkpoint() -> None:
     assert tokenizer.encode("") == []
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.text(max_size=60))
 def test_encoding_and_decoding_return_the_text(text: str) -> None:
     tokenizer = tiny()

@@ -12,7 +12,7 @@ import pytest
 from tests.bundles import export, random_ids, relative_error
 from tests.family_models import VOCAB, WINDOWS, save
 from tests.runtime import layer_cases
-from tests.runtime.layer_cases import FULL, H2O, NEXT, POLICIES, PROMPT
+from tests.runtime.layer_cases import EACH_POLICY, FULL, H2O, NEXT, POLICIES, PROMPT
 
 from h2o_runtime import Generator
 from h2o_runtime.answers.events import PromptPieceRead
@@ -65,7 +65,7 @@ def conversation(generator: Generator, policy: PrefillPolicy[Any]) -> Iterator[n
 agree = partial(layer_cases.agree, conversation)
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", EACH_POLICY)
 def test_rows_that_slide_are_those_of_a_whole_cache(bundle: Path, name: str) -> None:
     with load(bundle) as sliding, load(bundle, Paged()) as whole:
         assert sliding.session.store.at_once == AT_ONCE
@@ -102,7 +102,7 @@ def test_a_context_no_longer_than_the_room_is_one_graph(bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("attention", ["native", "functions"])
-@pytest.mark.parametrize("name", ["full", "h2o"])
+@pytest.mark.parametrize("name", [pytest.param("full", marks=pytest.mark.nightly), "h2o"])
 def test_providers_agree(bundle: Path, name: str, attention: Any) -> None:
     with load(bundle, attention=attention) as generator, load(bundle, Paged()) as other:
         for ids in (PROMPT, [*PROMPT, *NEXT]):

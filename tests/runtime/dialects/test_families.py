@@ -57,7 +57,7 @@ def marked() -> list[str]:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS.names)
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(
     parts=st.lists(st.sampled_from([*marked(), *'{}"\\:, ;(`g.h<>=']), max_size=12),
     cuts=st.lists(st.integers(0, 200), max_size=6),

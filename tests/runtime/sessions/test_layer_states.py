@@ -62,7 +62,8 @@ def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     ("name", "cache"),
     [
         *(pytest.param("full", cache, id=f"full-{name}") for name, cache in CACHES.items()),
-        *(pytest.param(name, Contiguous(), id=name) for name in POLICIES if name != "full"),
+        *(pytest.param(name, Contiguous(), id=name) for name in ("h2o", "subquadratic")),
+        *(pytest.param(n, Contiguous(), id=n, marks=pytest.mark.nightly) for n in layer_cases.NIGHTLY),
     ],
 )
 def test_a_conversation_goes_on(bundle: Path, name: str, cache: Cache) -> None:
@@ -199,7 +200,9 @@ def test_tokens_that_are_given_are_as_if_decoded(bundle: Path) -> None:
         assert relative_error(last, fresh.prefill(PROMPT, FULL)) < 1e-5
 
 
-@pytest.mark.parametrize(("name", "piece"), [("full", 37), ("full", 129), ("h2o", 64)])
+@pytest.mark.parametrize(
+    ("name", "piece"), [("full", 37), pytest.param("full", 129, marks=pytest.mark.nightly), ("h2o", 64)]
+)
 def test_a_prompt_in_pieces_is_the_same(bundle: Path, name: str, piece: int) -> None:
     policy = POLICIES[name]
     with load(bundle) as generator, load(bundle) as fresh:
@@ -294,13 +297,15 @@ def test_rows_whose_gates_do_not_fill_vectors_go_one_by_one(
         assert generator.speculation("lookup") == ("off", told)
 
 
-@pytest.fixture(scope="module", params=CACHES)
+@pytest.fixture(
+    scope="module", params=["contiguous", "paged", pytest.param("int8", marks=pytest.mark.nightly)]
+)
 def native(request: pytest.FixtureRequest, bundle: Path) -> Iterator[Generator]:
     with load(bundle, CACHES[request.param], dense_form="native") as generator:
         yield generator
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(steps=ROWS)
 def test_rows_of_a_step_are_those_of_steps_of_one_and_can_be_taken_back(
     native: Generator, steps: list[tuple[int, int]]
@@ -325,7 +330,7 @@ def test_rows_of_a_step_are_those_of_steps_of_one_and_can_be_taken_back(
     assert native.reused == alone.reused
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(period=st.integers(2, 9), sampled=st.booleans(), most=st.integers(1, 50))
 def test_answers_that_are_read_ahead_are_those_of_plain_decode(
     native: Generator, period: int, sampled: bool, most: int
