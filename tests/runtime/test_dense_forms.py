@@ -36,14 +36,7 @@ TIED, UNTIED = "llama-g2-d64-llama3", "qwen2-g4-d32"
 FULL = Full()
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        (TIED, "int8"),
-        (UNTIED, "int4+offset"),
-        *(pytest.param(one, marks=pytest.mark.nightly) for one in ((TIED, "int4"), (UNTIED, "int8"))),
-    ],
-)
+@pytest.fixture(scope="module", params=[(TIED, "int8"), (UNTIED, "int4+offset")])
 def bundle(request: pytest.FixtureRequest, shared_folder: Path) -> Path:
     shape, weights = request.param
     return bundles.named(shared_folder, shape, f"-{weights}", weights=weights)[1]

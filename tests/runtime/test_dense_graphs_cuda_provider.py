@@ -35,7 +35,6 @@ TIED, UNTIED = "llama-g2-d64-llama3", "qwen2-g4-d32"
 FULL = Full()
 BUNDLES = {  # the error that rounding to the bundle's floats explains
     "int8, tied": (TIED, "-int8", {"weights": "int8"}, 1e-5),
-    "int4": (UNTIED, "-int4", {"weights": "int4"}, 1e-5),
     "offsets": (UNTIED, "-int4+offset", {"weights": "int4+offset"}, 1e-5),
     "float16, int8": (TIED, "-half-int8", {"weights": "int8", "dtype": "float16"}, 8e-3),
     "float16, int4": (UNTIED, "-half-int4", {"weights": "int4", "dtype": "float16"}, 8e-3),
@@ -108,12 +107,7 @@ def products_of(models: Iterable[Any]) -> Counter[str]:
     return Counter({kind: kinds[kind] for kind in ("MatMulNBits", "IntegerProduct") if kinds[kind]})
 
 
-NIGHTLY = ("int4", "float16, int8")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in BUNDLES]
-)
+@pytest.mark.parametrize("name", BUNDLES)
 def test_numbers_are_those_of_the_graph_as_it_is(
     name: str, shared_folder: Path, emulated_operators: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

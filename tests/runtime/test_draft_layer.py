@@ -38,14 +38,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Folders:
-    """Of qwen3_5: "wrong" and "right"; of another family: its name, and with "-right"."""
+    """Of qwen3_5: "wrong" and "right"; of another family: its name."""
     folder = tmp_path_factory.mktemp("drafting")
 
     def saved(name: str) -> Path:
-        family, _, right = name.partition("-")
-        if family in ("wrong", "right"):
-            return save_drafting(folder / name, right=0.02 if name == "right" else None)
-        return save_drafting(folder / name, right=0.1 if right else None, family=family)
+        family = {} if name in ("wrong", "right") else {"family": name}
+        return save_drafting(folder / name, right=0.02 if name == "right" else None, **family)
 
     return cache(saved)
 
@@ -64,19 +62,10 @@ CASES = {
     "wrong": ("wrong", Contiguous()),
     "right": ("right", Contiguous()),
     "right-paged": ("right", Paged()),
-    "right-int8": ("right", Contiguous(rows="int8")),
-    "qwen3_5_moe": ("qwen3_5_moe-right", Contiguous()),
-    "deepseek_v3": ("deepseek_v3-right", Contiguous()),
-    "glm4_moe_lite": ("glm4_moe_lite-right", Paged()),
-}
+}  # conversations with drafts have other families too: test_draft_layer_sessions.py
 
 
-# Conversations with drafts have these mixtures of experts too: tests/runtime/test_draft_layer_sessions.py
-NIGHTLY = ("right-int8", "qwen3_5_moe", "deepseek_v3", "glm4_moe_lite")
-EACH_CASE = [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in CASES]
-
-
-@pytest.fixture(scope="module", params=EACH_CASE)
+@pytest.fixture(scope="module", params=CASES)
 def generator(request: pytest.FixtureRequest, bundles: Folders) -> Iterator[Generator]:
     name, cache = CASES[request.param]
     with load(bundles(name), cache) as loaded:

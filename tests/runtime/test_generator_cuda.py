@@ -33,15 +33,12 @@ POLICIES = {
     "full": Full(batch_size=100),
     "colsum": prefill_of(**SMALL, score="colsum", dense_tail=20),
     "query": prefill_of(**SMALL, score="query", tile=20, candidates=40),
-    "query, query heads": prefill_of(**SMALL, score="query", grow=48, tile=20, queries=5, candidates=40),
-    "window": prefill_of(**SMALL, score="window", window=8, dense_tail=0),
-    "query heads": prefill_of(**SMALL, score="colsum", heads="query", dense_tail=130),
     "window, query heads": prefill_of(**SMALL, score="window", window=12, heads="query", dense_tail=40),
 }
 
-OFTEN = ("window, query heads",)  # tests below have column sums, test_layer_kinds_cuda.py queries
+# Tests below have column sums, and test_layer_kinds_cuda.py has queries.
 EACH_POLICY = [
-    pytest.param(policy, id=name, marks=() if name in OFTEN else pytest.mark.nightly)
+    pytest.param(policy, id=name, marks=() if "window" in name else pytest.mark.nightly)
     for name, policy in POLICIES.items()
 ]
 

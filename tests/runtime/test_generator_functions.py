@@ -93,9 +93,6 @@ def restored(ours: Generator, policy: PrefillPolicy[Any], folder: Path) -> Itera
     yield ours.prefill(DOCUMENT, policy)
 
 
-ORDERS = {"pieces": in_pieces, "restored": restored, "turns": turns}
-
-
 @pytest.fixture(scope="module")
 def folders(shared_folder: Path) -> tuple[Path, Path]:
     return bundles.named(shared_folder, "llama-g2-d64-llama3")
@@ -134,23 +131,13 @@ def test_every_policy_rule_and_cache_is_compared() -> None:
     assert {cache.name for cache, *_ in CACHED.values()} == set(CACHES.names)
 
 
-@pytest.mark.parametrize(
-    "order", ["turns", *(pytest.param(n, marks=pytest.mark.nightly) for n in ("pieces", "restored"))]
-)  # which test_in_every_cache has too
 @pytest.mark.parametrize("name", POLICIES)
-def test_bodies_give_what_kernels_give(both: Both, name: str, order: str, tmp_path: Path) -> None:
-    compare(both, POLICIES[name], ORDERS[order], tmp_path, 1e-5)
+def test_bodies_give_what_kernels_give(both: Both, name: str, tmp_path: Path) -> None:
+    compare(both, POLICIES[name], turns, tmp_path, 1e-5)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "query-heads-narrowed",
-        *(pytest.param(n, marks=pytest.mark.nightly) for n in ("colsum", "query", "full")),
-    ],
-)
 @pytest.mark.parametrize("cache", CACHED)
-def test_in_every_cache(folders: tuple[Path, Path], cache: str, name: str, tmp_path: Path) -> None:
+def test_in_every_cache(folders: tuple[Path, Path], cache: str, tmp_path: Path) -> None:
     kind, decoding, share = CACHED[cache]
     kinds = [replace(kind, file=str(tmp_path / each)) if cache == "offload" else kind for each in PROVIDERS]
     with ExitStack() as stack:
@@ -158,9 +145,9 @@ def test_in_every_cache(folders: tuple[Path, Path], cache: str, name: str, tmp_p
             stack.enter_context(load(folders[1], attention, cache=each, decoding=decoding))
             for attention, each in zip(PROVIDERS, kinds, strict=True)
         ]
-        for title, order in ORDERS.items():
-            if (cache, title) != ("evicting", "restored"):  # a session that has evicted cannot be saved
-                compare(both, POLICIES[name], order, tmp_path, share)
+        for order in (in_pieces, restored, turns):
+            if (cache, order) != ("evicting", restored):  # a session that has evicted cannot be saved
+                compare(both, POLICIES["query-heads-narrowed"], order, tmp_path, share)
 
 
 def test_some_chunks_of_a_guarded_prompt_are_widened(both: Both) -> None:

@@ -19,17 +19,7 @@ IDS = random_ids(100, 5, VOCAB)
 H2O = Query(chunk_size=24, batch_size=48, local=6, heavy=10, tile=10, candidates=20)
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        "gpt_oss",
-        "qwen3_5",
-        *(
-            pytest.param(family, marks=pytest.mark.nightly)
-            for family in ("gemma2", "lfm2", "granitemoehybrid", "qwen3", "gemma3")
-        ),
-    ],
-)
+@pytest.mark.parametrize("family", ["gpt_oss", "qwen3_5"])
 def test_a_conversation_equals_the_cpus(family: str, tmp_path: Path, emulated_cuda: ModuleType) -> None:
     bundle = export(save(tmp_path / "checkpoint", family, {**MODELS, **WINDOWS}), tmp_path / "bundle")
     found = []

@@ -18,15 +18,12 @@ from h2o_runtime.policies.prefill import Full, Query
 FULL = Full(batch_size=700)
 QUERY = Query(chunk_size=512, batch_size=1024, local=32, heavy=64, tile=128, dense_tail=128)
 DOCUMENT = bundles.random_ids(2400, 1)
-CACHES = {"contiguous": Contiguous(), "paged": Paged(), "int8": Paged(rows="int8")}
+CACHES = {"contiguous": Contiguous(), "int8": Paged(rows="int8")}
 # What is kept by the third prompt. Under query its dense tail begins a tile before those of the others.
 KEPT = {"full": 2400, "query": 2176}
 
 
-NIGHTLY = pytest.param("paged", marks=pytest.mark.nightly)  # "int8" has pages too
-
-
-@pytest.fixture(scope="module", params=["contiguous", NIGHTLY, "int8"])
+@pytest.fixture(scope="module", params=CACHES)
 def cache(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

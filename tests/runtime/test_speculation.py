@@ -34,7 +34,7 @@ from h2o_runtime.text_model import TextModel
 CONTEXT = 200
 FULL = Full()
 ON_AND_OFF: tuple[Speculation, ...] = ("lookup", "off")
-CACHES = {"contiguous": Contiguous(), "paged": Paged(), "int8": Paged(rows="int8")}
+CACHES = {"contiguous": Contiguous(), "paged-int8": Paged(rows="int8")}
 
 
 def after(generator: Generator, steps: AnswerSteps, token: int, wanted: int) -> NDArray[np.float32]:
@@ -57,10 +57,7 @@ def load(folder: Path, **options: Any) -> Generator:
     return Generator.load(folder, **fixed | options)
 
 
-NIGHTLY = pytest.param("paged", marks=pytest.mark.nightly)  # "int8" has pages too
-
-
-@pytest.fixture(scope="module", params=["contiguous", NIGHTLY, "int8"])
+@pytest.fixture(scope="module", params=CACHES)
 def generator(request: pytest.FixtureRequest, folder: Path) -> Iterator[Generator]:
     with load(folder, cache=CACHES[request.param]) as loaded:
         yield loaded

@@ -65,18 +65,13 @@ class Alone:
         return self._known[key]
 
 
-OFTEN = {"llama-g2-d64-llama3": ("contiguous", "paged-float16", "int8"), "qwen2-g4-d32": ("paged",)}
+LOADED = [
+    *(("llama-g2-d64-llama3", cache) for cache in CACHES if cache != "paged"),
+    ("qwen2-g4-d32", "paged"),
+]
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param((model, cache), marks=() if cache in OFTEN[model] else pytest.mark.nightly)
-        for model in MODELS
-        for cache in CACHES
-    ],
-    ids="-".join,
-)
+@pytest.fixture(scope="module", params=LOADED, ids="-".join)
 def loaded(request: pytest.FixtureRequest, shared_folder: Path) -> Iterator[Generator]:
     model, cache = request.param
     with load(shared_folder, model, threads=2, cache=CACHES[cache]) as generator:

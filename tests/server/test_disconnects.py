@@ -59,32 +59,24 @@ def leave(connected: socket.socket, abruptly: bool) -> None:
     connected.close()
 
 
-abruptly = pytest.mark.parametrize(
-    "abruptly", [pytest.param(False, marks=pytest.mark.nightly), True], ids=["close", "reset"]
-)
-
-
-@abruptly
 @pytest.mark.parametrize("sent", [0, 20, -40, -1])
-def test_before_the_request_ends(roomy: Server, sent: int, abruptly: bool) -> None:
+def test_before_the_request_ends(roomy: Server, sent: int) -> None:
     with roomy.connection() as connected:
         connected.sendall(completion(**LONG_ANSWER)[:sent])
         time.sleep(0.1)
-        leave(connected, abruptly)
+        leave(connected, abruptly=True)
     assert busy(roomy) == (0, 0)
 
 
-@abruptly
-def test_while_the_text_is_tokenized(roomy: Server, abruptly: bool) -> None:
+def test_while_the_text_is_tokenized(roomy: Server) -> None:
     with roomy.connection() as connected:
         connected.sendall(completion(**LONG_TEXT))
         time.sleep(0.02)
-        leave(connected, abruptly)
+        leave(connected, abruptly=True)
 
 
-@abruptly
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
-def test_in_the_queue(roomy: Server, stream: bool, abruptly: bool) -> None:
+def test_in_the_queue(roomy: Server, stream: bool) -> None:
     left = outcomes(roomy, "left")
     with roomy.connection() as first, roomy.connection() as second, roomy.connection() as third:
         first.sendall(completion(**LONG_ANSWER, stream=True))
@@ -93,10 +85,10 @@ def test_in_the_queue(roomy: Server, stream: bool, abruptly: bool) -> None:
         wait_for(lambda: busy(roomy) == (1, 1))
         third.sendall(completion(prompt="x", max_tokens=1))
         wait_for(lambda: busy(roomy) == (1, 2))
-        leave(second, abruptly)
+        leave(second, abruptly=True)
         wait_for(lambda: busy(roomy) == (1, 1), SOON)
         wait_for(lambda: outcomes(roomy, "left") == left + 1)
-        leave(first, abruptly)
+        leave(first, abruptly=True)
         assert third.recv(100).startswith(b"HTTP/1.1 200 ")
 
 

@@ -87,11 +87,8 @@ def memory(server: Server) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "slots", [pytest.param((), marks=pytest.mark.nightly), ("--slots", 4, "--cache", "paged")]
-)
-def test_every_plain_request_is_answered(serve: Serve, slots: tuple[object, ...]) -> None:
-    server = serve("--limits", f"queue={CLIENTS}", *slots, fresh=True)
+def test_every_plain_request_is_answered(serve: Serve) -> None:
+    server = serve("--limits", f"queue={CLIENTS}", "--slots", 4, "--cache", "paged", fresh=True)
     plain(server)
     server.chat(**asking({"type": "null"}))
     idle = memory(server)

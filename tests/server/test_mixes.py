@@ -19,18 +19,13 @@ LONG = Lengths((20, 150, 260, 390), 60)  # where four slots share the pages of o
 POOL = 1 << 22
 KINDS: dict[str, tuple[Cache, Lengths, dict[str, Any]]] = {
     "float32": (Contiguous(), SHORT, {}),
-    "float16": (Contiguous(rows="float16"), SHORT, {"pool": POOL}),
-    "int8": (Contiguous(rows="int8"), SHORT, {"pool": POOL}),
     "pages": (Paged(), SHORT, {"pool": POOL}),
     "few-pages": (Paged(rows="int8"), LONG, {"pool": 1 << 16, "slot_bytes": 1}),
 }
-NIGHTLY = ("float16", "int8")  # the last one has pages and integers
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.nightly if kind in NIGHTLY else ()) for kind in KINDS]
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_answers_are_those_of_isolated_runs(
     kind: str, tiny_bundle: Path, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:

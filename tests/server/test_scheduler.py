@@ -39,11 +39,7 @@ def together(bundle: Path) -> Iterator[TextModel]:
         yield model
 
 
-@pytest.mark.parametrize(
-    "config",
-    [CONFIGS[0], pytest.param(CONFIGS[1], marks=pytest.mark.nightly), *CONFIGS[2:]],
-    ids=["query", "colsum", "full", "minference"],
-)
+@pytest.mark.parametrize("config", [CONFIGS[0], *CONFIGS[2:]], ids=["query", "full", "minference"])
 def test_a_stream_waits_for_no_more_than_a_piece(together: TextModel, config: PrefillPolicy[Any]) -> None:
     """A token comes with every turn, and a turn reads a piece of one prompt, however many wait to be read."""
     scheduler = Scheduler(together, PIECE)
@@ -139,14 +135,7 @@ def test_a_slot_that_is_asked_for_is_taken_if_it_is_free(together: TextModel) ->
 
 
 @pytest.mark.parametrize(
-    ("cache", "config"),
-    [
-        (Contiguous(rows="int8"), CONFIGS[0]),
-        pytest.param(Paged(), CONFIGS[1], marks=pytest.mark.nightly),
-        pytest.param(Contiguous(rows="int8"), CONFIGS[2], marks=pytest.mark.nightly),
-        (Paged(), CONFIGS[3]),
-    ],
-    ids=str,
+    ("cache", "config"), [(Contiguous(rows="int8"), CONFIGS[0]), (Paged(), CONFIGS[3])], ids=str
 )
 def test_a_beginning_that_another_slot_has_read_is_not_read_again(
     bundle: Path, cache: Cache, config: PrefillPolicy[Any]
@@ -175,15 +164,7 @@ def test_a_beginning_that_another_slot_has_read_is_not_read_again(
             assert least <= task.completion.timings.cache_n < 211
 
 
-@pytest.mark.parametrize(
-    ("cache", "config"),
-    [
-        (Paged(), CONFIGS[0]),
-        (Contiguous(), CONFIGS[1]),
-        pytest.param(Contiguous(rows="int8"), CONFIGS[2], marks=pytest.mark.nightly),
-        pytest.param(Paged(), CONFIGS[3], marks=pytest.mark.nightly),
-    ],
-)
+@pytest.mark.parametrize(("cache", "config"), [(Paged(), CONFIGS[0]), (Contiguous(), CONFIGS[1])])
 def test_answers_to_one_prompt_read_it_once(bundle: Path, cache: Cache, config: PrefillPolicy[Any]) -> None:
     """Also those that come when the first have gone on, and whatever the prompt's own request may keep."""
     with load(bundle, 2, cache) as model, load(bundle, 1, cache) as one:

@@ -21,7 +21,6 @@ from tests.server.scheduled import (
 )
 
 from h2o_runtime.caches import Paged
-from h2o_runtime.policies.prefill import PrefillPolicy
 from h2o_server.scheduling.scheduler import Scheduler
 
 
@@ -48,19 +47,14 @@ def test_slots_of_pages_share_one_pool(tiny_bundle: Path) -> None:
         assert (stores[0].pool.counts[held] > 0).all()
 
 
-@pytest.mark.parametrize(
-    ("config", "pool"), [(CONFIGS[0], 1 << 15), pytest.param(CONFIGS[1], 0, marks=pytest.mark.nightly)]
-)
-def test_where_pages_run_short_runs_wait_and_lose_nothing(
-    tiny_bundle: Path, config: PrefillPolicy[Any], pool: int
-) -> None:
+def test_where_pages_run_short_runs_wait_and_lose_nothing(tiny_bundle: Path) -> None:
     """Pages for one context, and four runs of nearly as much each: three are promised what one has."""
-    asked = [request(seed, 60 + 50 * seed, 140, config, reuse=pool > 0) for seed in range(SLOTS)]
+    asked = [request(seed, 60 + 50 * seed, 140, CONFIGS[0]) for seed in range(SLOTS)]
     with load(tiny_bundle, 1, Paged()) as one:
         expected = [answer(one, wanted) for wanted in asked]
-    with load(tiny_bundle, SLOTS, Paged(), pool, slot_bytes=1) as model:
+    with load(tiny_bundle, SLOTS, Paged(), 1 << 15, slot_bytes=1) as model:
         scheduler = Scheduler(model, PIECE)
-        for _wave in range(2 if pool else 1):
+        for _wave in range(2):
             tasks = [Task(wanted) for wanted in asked]
             for task in tasks:
                 scheduler.start(task)

@@ -63,7 +63,6 @@ def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     [
         *(pytest.param("full", cache, id=f"full-{name}") for name, cache in CACHES.items()),
         *(pytest.param(name, Contiguous(), id=name) for name in ("h2o", "subquadratic")),
-        *(pytest.param(n, Contiguous(), id=n, marks=pytest.mark.nightly) for n in layer_cases.NIGHTLY),
     ],
 )
 def test_a_conversation_goes_on(bundle: Path, name: str, cache: Cache) -> None:
