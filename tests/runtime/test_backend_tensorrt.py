@@ -26,22 +26,12 @@ from h2o_runtime.engines import Machine
 from h2o_runtime.errors import BackendError
 from h2o_runtime.execution.step_rows import StepRow
 from h2o_runtime.limits import MOST_STEP_ROWS
-from h2o_runtime.policies.prefill import ColumnSum, Full, PrefillPolicy, Query, Window
+from h2o_runtime.policies.prefill import ColumnSum, Full, PrefillPolicy, Query
 
 CONTEXT = 400
 POLICY = ColumnSum(chunk_size=48, batch_size=96, local=12, heavy=20, dense_tail=20)
-POLICIES = {
-    "full": Full(batch_size=96),
-    "colsum": POLICY,
-    "long tail": altered(POLICY, dense_tail=130),
-    "query": altered(POLICY, score="query", tile=20, candidates=40),
-    "window": Window(chunk_size=48, batch_size=96, local=12, heavy=20, window=8, dense_tail=0),
-}
-OFTEN = ("query",)  # others take minutes in the emulation
-EACH_POLICY = [
-    pytest.param(policy, id=name, marks=() if name in OFTEN else pytest.mark.nightly)
-    for name, policy in POLICIES.items()
-]
+FULL = Full(batch_size=96)
+QUERY = altered(POLICY, score="query", tile=20, candidates=40)
 
 
 @pytest.fixture
@@ -87,11 +77,10 @@ def conversation(generator: Generator, policy: PrefillPolicy[Any]) -> list[np.nd
     return [*found, generator.boundary_memory(), generator.decode(8)]
 
 
-@pytest.mark.parametrize("policy", EACH_POLICY)
-def test_a_conversation_equals_the_cpus(policy: PrefillPolicy[Any], double: RuntimeDouble) -> None:
+def test_a_conversation_equals_the_cpus(double: RuntimeDouble) -> None:
     """In several tiles, so that dense graphs of one tile and attention to another are under way together."""
     with load(double) as ours, Generator.load(double.bundle.folder, context=CONTEXT, device="cpu") as theirs:
-        for mine, yours in zip(conversation(ours, policy), conversation(theirs, policy), strict=True):
+        for mine, yours in zip(conversation(ours, QUERY), conversation(theirs, QUERY), strict=True):
             if mine.dtype == np.float32:
                 same(mine, yours)
             else:
@@ -178,7 +167,7 @@ def test_rows_of_any_sessions_have_one_recording_for_each_size(
     with load(double) as ours:
         generators = [ours, *(Generator(ours.loaded) for _ in prompts[1:])]
         for generator, ids in zip(generators, prompts, strict=True):
-            generator.prefill(ids, POLICIES["full"])
+            generator.prefill(ids, FULL)
         assert ours.loaded.forward.most_step_rows == MOST_STEP_ROWS
         for step, count in enumerate(counts):
             chosen, executions = np.roll(range(5), step)[:count], double.executions["dense_01"]
@@ -193,7 +182,7 @@ def test_rows_of_any_sessions_have_one_recording_for_each_size(
     with Generator.load(double.bundle.folder, context=CONTEXT, device="cpu") as theirs:
         for ids, tokens, logits in zip(prompts, texts, got, strict=True):
             theirs.reset()
-            theirs.prefill(ids, POLICIES["full"])
+            theirs.prefill(ids, FULL)
             for token, ours_then in zip(tokens, logits, strict=True):
                 same(ours_then, theirs.decode(token))
     assert double.failures == []
@@ -220,12 +209,8 @@ def test_engines_that_take_two_rows_of_a_step(double: RuntimeDouble) -> None:
     assert double.failures == []
 
 
-@pytest.mark.parametrize("policy", EACH_POLICY)
 def test_nothing_is_allocated_once_sizes_have_been_met(
-    policy: PrefillPolicy[Any],
-    double: RuntimeDouble,
-    emulated_cuda: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
+    double: RuntimeDouble, emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And a token waits for the GPU once."""
     calls: list[str] = []
@@ -238,7 +223,7 @@ def test_nothing_is_allocated_once_sizes_have_been_met(
         return then
 
     with load(double) as generator:
-        generator.prefill(prompt(100), policy)
+        generator.prefill(prompt(100), QUERY)
         generator.decode(3)
         generator.decode(4)
         generator.reset()
@@ -249,7 +234,7 @@ def test_nothing_is_allocated_once_sizes_have_been_met(
                 (emulated_cuda.Stream, "synchronize"),
             ):
                 patch.setattr(owner, name, counted(name, getattr(owner, name)))
-            generator.prefill(prompt(100, 1), policy)
+            generator.prefill(prompt(100, 1), QUERY)
             for token in range(5):
                 generator.decode(token)
             assert calls == 6 * ["synchronize"]

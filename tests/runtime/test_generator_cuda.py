@@ -23,7 +23,7 @@ from h2o_runtime.caches import Contiguous, Paged
 from h2o_runtime.caches.stored import CacheDtype
 from h2o_runtime.errors import BackendError, Cancelled, ConfigError
 from h2o_runtime.execution.reading import Watch
-from h2o_runtime.policies.prefill import Full, PrefillPolicy
+from h2o_runtime.policies.prefill import Full
 
 pytestmark = pytest.mark.usefixtures("dense_graphs_wait", "models_stay_loaded", "small_blocks")
 
@@ -35,12 +35,6 @@ POLICIES = {
     "query": prefill_of(**SMALL, score="query", tile=20, candidates=40),
     "window, query heads": prefill_of(**SMALL, score="window", window=12, heads="query", dense_tail=40),
 }
-
-# Tests below have column sums, and test_layer_kinds_cuda.py has queries.
-EACH_POLICY = [
-    pytest.param(policy, id=name, marks=() if "window" in name else pytest.mark.nightly)
-    for name, policy in POLICIES.items()
-]
 
 
 @pytest.fixture
@@ -74,9 +68,12 @@ def same_sets(cuda: Generator, cpu: Generator) -> None:
     np.testing.assert_array_equal(cuda.boundary_memory(), cpu.boundary_memory())
 
 
-@pytest.mark.parametrize("policy", EACH_POLICY)
-def test_a_request_equals_the_cpus(policy: PrefillPolicy[Any], cuda: Generator, cpu: Generator) -> None:
-    """Fresh, decoded, a conversation's long and short turns, a shared beginning: logits and memory sets."""
+def test_a_request_equals_the_cpus(cuda: Generator, cpu: Generator) -> None:
+    """Fresh, decoded, a conversation's long and short turns, a shared beginning: logits and memory sets.
+
+    Tests below have column sums, and test_layer_kinds_cuda.py has queries.
+    """
+    policy = POLICIES["window, query heads"]
     first = prompt(130)
     same(cuda.prefill(first, policy), cpu.prefill(first, policy))
     same_sets(cuda, cpu)

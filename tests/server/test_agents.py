@@ -145,18 +145,6 @@ def test_a_loop_with_langchain(agent_server: Server, stream: bool) -> None:
 
 
 @pytest.mark.nightly
-def test_langchains_structured_output(agent_server: Server) -> None:
-    from pydantic import BaseModel
-
-    class Weather(BaseModel):
-        warm: bool
-
-    for method in ("json_schema", "function_calling"):
-        structured = langchain(agent_server).with_structured_output(Weather, method=method)
-        assert isinstance(structured.invoke(ASK), Weather)
-
-
-@pytest.mark.nightly
 def test_langchain_knows_a_prompt_that_does_not_fit(agent_server: Server) -> None:
     model = langchain(agent_server)
     from langchain_core.exceptions import ContextOverflowError
