@@ -77,11 +77,7 @@ def test_a_dry_run_for_people(h2o: Run, bundle: Path) -> None:
     [
         ((), 2, "Missing option '--target'"),
         (("--target", "tensorrt sm=8.7"), 2, "sm must be integers from 1 to"),
-        (
-            ("--target", "tensorrt-rtx plugins=x.so"),
-            2,
-            "--target plugins are only for the target tensorrt",
-        ),
+        (("--target", "tensorrt-rtx plugins=x.so"), 2, "--target plugins are only for the target tensorrt"),
         (("--target", "tensorrt", "-c", 1 << 30), 2, "--ctx-size must be from 1 to 16,777,216"),
     ],
 )

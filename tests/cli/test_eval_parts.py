@@ -27,12 +27,7 @@ from h2o_runtime.text.chat_template import ChatTemplate
 
 
 def test_who_takes_part() -> None:
-    found = contestants(
-        Query(local=32),
-        ["score=window window=8"],
-        ["oracle", "local"],
-        4096,
-    )
+    found = contestants(Query(local=32), ["score=window window=8"], ["oracle", "local"], 4096)
     assert [(one.name, one.kind) for one in found] == [
         ("full", Kind.TRUTH),
         ("h2o score=query local=32", Kind.RULE),

@@ -162,13 +162,7 @@ def test_a_bundle_in_float16_with_a_table_of_errors(
     done = export_here(checkpoint, "-o", tmp_path / "half", "--dtype", "float16")
     assert (done.exit_code, without_stages(done.stderr.encode())) == (0, b"")
     shown = done.stdout
-    for words in (
-        "hidden states, largest",
-        "logits",
-        "tolerance",
-        "good",
-        f"wrote {tmp_path / 'half'}: 6",
-    ):
+    for words in ("hidden states, largest", "logits", "tolerance", "good", f"wrote {tmp_path / 'half'}: 6"):
         assert words in shown
     manifest = Manifest.read(tmp_path / "half")
     assert manifest.model.dtype == "float16"

@@ -129,11 +129,7 @@ MISUSE: dict[str, tuple[tuple[object, ...], int, str]] = {
     "empty prompt": (("-p", ""), 1, "the prompt is empty: --prompt"),
     "n 0": (("-p", "a", "-n", 0), 2, "0 is not in the range x>=1"),
     "context beyond positions": (("-p", "a", "-c", 1 << 25), 2, "is not in the range 1<=x<=16777216"),
-    "M >= S": (
-        ("-p", "a", "-ub", 512),
-        2,
-        "local + heavy is 64 + 448 = 512, which must be below chunk_size",
-    ),
+    "M >= S": (("-p", "a", "-ub", 512), 2, "local + heavy is 64 + 448 = 512, which must be below chunk_size"),
     "no setting": (("-p", "a", "--prefill", "h2o hevy=9"), 2, "has no setting hevy: did you mean heavy?"),
     "twice": (("-p", "a", "--prefill", "h2o heavy=9", "--h2o-heavy", 9), 2, "heavy is given twice"),
     "another rule's": (

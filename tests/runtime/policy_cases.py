@@ -131,12 +131,7 @@ def minference_settled(policy: PrefillPolicy[Any], position: int) -> int:
 
 
 CASES = {
-    "h2o": PolicyCase(
-        h2o_policies(),
-        h2o_covering,
-        h2o_settled,
-        counted=h2o_counted,
-    ),
+    "h2o": PolicyCase(h2o_policies(), h2o_covering, h2o_settled, counted=h2o_counted),
     "full": PolicyCase(full_policies, lambda n: full_policies),
     "subquadratic": PolicyCase(subquadratic_policies, subquadratic_covering),
     "minference": PolicyCase(minference_policies, minference_covering, minference_settled, False),

@@ -9,12 +9,7 @@ import onnx
 import pytest
 from tests.prefill import prefill_of
 from tests.reference import operators
-from tests.runtime.operator_cases import (
-    Array,
-    Case,
-    check,
-    run_operator,
-)
+from tests.runtime.operator_cases import Array, Case, check, run_operator
 
 from h2o_export.attention_graphs import AttentionGraph
 from h2o_export.operators import OPERATORS
@@ -115,6 +110,5 @@ def test_phase2_is_its_operators_in_sequence(score: Score, heads: Heads, slots: 
         untouched[memory[s], s] = False
     np.testing.assert_array_equal(score_next[untouched], before[untouched])
     np.testing.assert_array_equal(
-        memory_next,
-        operators.memory_select(score_next, memory, past, past + S, local=L, heavy=H),
+        memory_next, operators.memory_select(score_next, memory, past, past + S, local=L, heavy=H)
     )

@@ -144,11 +144,7 @@ def conversation(generator: Generator, n: int, policy: PrefillPolicy[Any]) -> li
 
 @pytest.mark.parametrize("buffers", RINGS)
 def test_the_matrix(
-    bundle: Path,
-    plain: Generator,
-    buffers: int,
-    delay: Callable[[Generator, int], Delayed],
-    tmp_path: Path,
+    bundle: Path, plain: Generator, buffers: int, delay: Callable[[Generator, int], Delayed], tmp_path: Path
 ) -> None:
     with offloading(bundle, buffers, tmp_path / "rows") as generator:
         for n in LENGTHS:
@@ -273,10 +269,7 @@ def test_only_the_pages_that_quest_chose_travel(
 
 
 def test_pages_of_one_head_are_not_enough(
-    bundle: Path,
-    delay: Callable[[Generator, int], Delayed],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    bundle: Path, delay: Callable[[Generator, int], Delayed], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with Generator.load(bundle, context=CONTEXT, threads=1, device="cpu", decoding=QUEST) as theirs:
         expected = conversation(theirs, 83, FULL)

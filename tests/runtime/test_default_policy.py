@@ -17,14 +17,7 @@ from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
-from h2o_runtime.policies.prefill import (
-    Full,
-    Query,
-    Subquadratic,
-    VerticalSlash,
-    Window,
-    policy_on_device,
-)
+from h2o_runtime.policies.prefill import Full, Query, Subquadratic, VerticalSlash, Window, policy_on_device
 from h2o_runtime.policies.prefill.h2o.scores import query
 
 REPO = Path(__file__).resolve().parents[2]

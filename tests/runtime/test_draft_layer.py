@@ -136,11 +136,7 @@ def test_right_drafts_are_accepted_and_wrong_ones_end(bundles: Folders) -> None:
     "name", ["wrong", "deepseek_v3", pytest.param("qwen3_5_moe", marks=pytest.mark.nightly)]
 )
 def test_the_layer_is_what_it_says(
-    bundles: Folders,
-    checkpoints: Folders,
-    monkeypatch: pytest.MonkeyPatch,
-    most: int,
-    name: str,
+    bundles: Folders, checkpoints: Folders, monkeypatch: pytest.MonkeyPatch, most: int, name: str
 ) -> None:
     """In float64: attention of one layer to its own rows, and one token after the other."""
     monkeypatch.setattr("h2o_runtime.model_spec.LEAST_DRAFTED", most)

@@ -15,13 +15,7 @@ from h2o_runtime import Generator
 from h2o_runtime.answers.events import Finished, Prefilled, TokenGenerated
 from h2o_runtime.answers.sampling import Sampling
 from h2o_runtime.caches import Cache, Contiguous, Paged
-from h2o_runtime.errors import (
-    Cancelled,
-    ConfigError,
-    ContextOverflowError,
-    InputError,
-    UnknownTokenError,
-)
+from h2o_runtime.errors import Cancelled, ConfigError, ContextOverflowError, InputError, UnknownTokenError
 from h2o_runtime.execution.reading import Watch
 from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query
 

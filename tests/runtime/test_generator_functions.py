@@ -21,13 +21,7 @@ from h2o_runtime.caches import CACHES, Cache, Contiguous, Evicting, Offload, Pag
 from h2o_runtime.policies.decode import DecodePolicy, FullDecode
 from h2o_runtime.policies.decode.quest import Quest
 from h2o_runtime.policies.decode.subquadratic import SubquadraticDecode
-from h2o_runtime.policies.prefill import (
-    PREFILL,
-    ColumnSum,
-    PrefillPolicy,
-    Subquadratic,
-    VerticalSlash,
-)
+from h2o_runtime.policies.prefill import PREFILL, ColumnSum, PrefillPolicy, Subquadratic, VerticalSlash
 from h2o_runtime.policies.prefill.h2o import SCORES
 from h2o_runtime.sessions.saved import SavedSession, save_session
 

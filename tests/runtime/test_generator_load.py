@@ -15,10 +15,7 @@ from tests import bundles
 from h2o_runtime import Generator
 from h2o_runtime.bundles.bundle import Bundle
 from h2o_runtime.caches import Cache, Contiguous, Paged
-from h2o_runtime.errors import (
-    BackendError,
-    ConfigError,
-)
+from h2o_runtime.errors import BackendError, ConfigError
 from h2o_runtime.execution.forward import WARM_UP_ROWS, Forward
 from h2o_runtime.loaded_model import LoadedModel
 from h2o_runtime.schedule import Span

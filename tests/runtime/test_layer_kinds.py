@@ -145,10 +145,7 @@ def test_rows_and_buffers_are_counted_layer_by_layer(mixed: Path, generator: Gen
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (
-            {"cache": Evicting(tokens=64)},
-            "use `cache=contiguous` or `cache=paged`",
-        ),
+        ({"cache": Evicting(tokens=64)}, "use `cache=contiguous` or `cache=paged`"),
         ({"decoding": Quest()}, "use `decode=full`"),
         ({"layers": {"latent": "absorbed"}}, "latent is for models with latent attention"),
     ],

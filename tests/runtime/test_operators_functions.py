@@ -17,14 +17,7 @@ from tests.reference import operators
 from tests.reference.delta import DeltaCase
 from tests.reference.mamba2 import Mamba2Case
 from tests.runtime.block_cases import BlockCall, block_calls
-from tests.runtime.operator_cases import (
-    Array,
-    Case,
-    cases,
-    check,
-    provider_for,
-    run_operator,
-)
+from tests.runtime.operator_cases import Array, Case, cases, check, provider_for, run_operator
 from tests.runtime.query_cases import Call, calls
 
 from h2o_runtime.bundles.bundle import Bundle

@@ -148,13 +148,7 @@ def test_memory_sets_are_sorted_unique_in_range_and_hold_the_window(
     seed=st.integers(0, 99),
 )
 def test_a_conversations_next_turn(
-    generator: Generator,
-    checkpoint: Path,
-    policy: H2O[Any],
-    first: int,
-    answer: int,
-    new: int,
-    seed: int,
+    generator: Generator, checkpoint: Path, policy: H2O[Any], first: int, answer: int, new: int, seed: int
 ) -> None:
     """At most S new tokens attend to the cache as it is; more are chunks behind a memory of the history."""
     everything = random_ids(first + answer + new, seed)

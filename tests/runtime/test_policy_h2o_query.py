@@ -29,13 +29,7 @@ def generator(shared_folder: Path) -> Iterator[Generator]:
 
 @pytest.mark.parametrize(
     ("chunk", "most", "tile", "count"),
-    [
-        (1024, 128, 128, 8),
-        (1021, 128, 128, 8),
-        (48, 128, 48, 1),
-        (96, 40, 32, 3),
-        (9, 1, 1, 9),
-    ],
+    [(1024, 128, 128, 8), (1021, 128, 128, 8), (48, 128, 48, 1), (96, 40, 32, 3), (9, 1, 1, 9)],
 )
 def test_tiles_follow_the_chunk(chunk: int, most: int, tile: int, count: int) -> None:
     policy = Query(chunk_size=chunk, local=1, heavy=2, tile=most)

@@ -162,10 +162,7 @@ def bundle(shared_folder: Path) -> Path:
 
 
 def test_a_fraction_of_the_keys_is_a_budget() -> None:
-    by_counts, by_share = (
-        VerticalSlash(),
-        VerticalSlash(fraction=0.3),
-    )
+    by_counts, by_share = (VerticalSlash(), VerticalSlash(fraction=0.3))
     assert by_counts.line_counts(100) == (100, 100)
     assert by_counts.line_counts(8192) == (512, 1024)
     assert by_share.line_counts(1000) == (60, 240)

@@ -9,19 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.reference import operators
-from tests.runtime.operator_cases import (
-    Case,
-    cases,
-    check,
-    provider_for,
-)
+from tests.runtime.operator_cases import Case, cases, check, provider_for
 
 from h2o_runtime.attention import PartialSoftmax
 from h2o_runtime.kv import KV
-from h2o_runtime.operators import (
-    CACHED_ATTENTION,
-    MEMORY_FUSED_ATTENTION,
-)
+from h2o_runtime.operators import CACHED_ATTENTION, MEMORY_FUSED_ATTENTION
 
 
 def test_no_memory_adds_nothing(tiny_bundle: Path) -> None:

@@ -86,10 +86,7 @@ def read(
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize(
     ("cache", "decoding"),
-    [
-        (Contiguous(), FullDecode()),
-        (Paged(rows="int8"), Quest(budget=32)),
-    ],
+    [(Contiguous(), FullDecode()), (Paged(rows="int8"), Quest(budget=32))],
     ids=["contiguous", "paged"],
 )
 def test_pieces_give_what_the_whole_gives(

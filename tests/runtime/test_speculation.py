@@ -144,11 +144,7 @@ def test_answers_are_those_of_plain_decode(
     sampling=st.sampled_from(list(SAMPLINGS.values())),
 )
 def test_any_draft_gives_the_same_answer(
-    generator: Generator,
-    wrong: list[int],
-    length: int,
-    most: int,
-    sampling: Sampling,
+    generator: Generator, wrong: list[int], length: int, most: int, sampling: Sampling
 ) -> None:
     prompt = random_ids(30, 4).tolist()
     plain = answered(generator, prompt, speculate="off", max_new_tokens=most, sampling=sampling)

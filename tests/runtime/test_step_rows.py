@@ -34,10 +34,7 @@ CACHES: dict[str, Cache] = {
     "paged-float16": Paged(rows="float16"),
     "int8": Contiguous(rows="int8"),
 }
-MODELS = {
-    "llama-g2-d64-llama3": {"weights": "int8"},
-    "qwen2-g4-d32": {},
-}
+MODELS = {"llama-g2-d64-llama3": {"weights": "int8"}, "qwen2-g4-d32": {}}
 
 
 def load(shared_folder: Path, shape: str, **options: Any) -> Generator:

@@ -74,10 +74,7 @@ def test_rows_that_slide_are_those_of_a_whole_cache(bundle: Path, name: str) -> 
 
 @pytest.mark.parametrize("dtype", DTYPES[1:])
 def test_shorter_rows_slide_too(bundle: Path, dtype: Any) -> None:
-    with (
-        load(bundle, Contiguous(rows=dtype)) as sliding,
-        load(bundle, Paged(rows=dtype)) as whole,
-    ):
+    with load(bundle, Contiguous(rows=dtype)) as sliding, load(bundle, Paged(rows=dtype)) as whole:
         # A cache that rounds turns the smallest difference into a step of its own.
         agree(sliding, whole, FULL, 1e-2)
 

@@ -123,10 +123,7 @@ def test_a_schema_that_wants_other_members_has_them(
     assert fits(compiler, {"type": "object", **NAMES, **more}, text)
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [{"required": [{}]}, {"properties": 1}, {"$ref": {}}, {"allOf": [1]}],
-)
+@pytest.mark.parametrize("odd", [{"required": [{}]}, {"properties": 1}, {"$ref": {}}, {"allOf": [1]}])
 def test_a_malformed_schema_is_left_to_the_compiler(compiler: GrammarCompiler, odd: dict[str, Any]) -> None:
     schema = {"type": "object", "allOf": [{"properties": {"n": NUMBER}}, {**NAMES, **odd}]}
     with pytest.raises(ConfigError):

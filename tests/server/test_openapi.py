@@ -52,11 +52,7 @@ def test_schemathesis_finds_nothing(
             *(*command, "run", f"{server.url}/openapi.json", "--no-color"),
             *chain(*flags.items(), *(("--exclude-path", path) for path in left_out)),
         ],
-        env={
-            **os.environ,
-            "SCHEMATHESIS_HOOKS": f"tests.server.{hooks}",
-            "PYTHONPATH": str(ROOT),
-        },
+        env={**os.environ, "SCHEMATHESIS_HOOKS": f"tests.server.{hooks}", "PYTHONPATH": str(ROOT)},
         cwd=tmp_path,  # it leaves its files there
         capture_output=True,
         text=True,

@@ -21,10 +21,7 @@ CLIENTS = 6
 ROUND = 25  # requests after which the server is looked at
 
 _ACCESS = re.compile(r" POST (/\S+) ([1-5]\d\d) [\d.]+ ms$", re.MULTILINE)
-KINDS = {
-    "one slot": ("--slots", 1),
-    "three slots": ("--slots", "3 piece=64", "--cache", "paged"),
-}
+KINDS = {"one slot": ("--slots", 1), "three slots": ("--slots", "3 piece=64", "--cache", "paged")}
 
 
 @pytest.fixture(scope="module", params=[pytest.param("one slot", marks=pytest.mark.nightly), "three slots"])

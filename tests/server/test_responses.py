@@ -209,13 +209,7 @@ def test_thoughts_without_an_answer_are_a_turn_of_their_own() -> None:
         (message.role, message.thoughts if isinstance(message, AssistantMessage) else None)
         for message in chat_of(body).messages
     ]
-    assert told == [
-        ("user", None),
-        ("assistant", "So"),
-        ("user", None),
-        ("assistant", None),
-        ("user", None),
-    ]
+    assert told == [("user", None), ("assistant", "So"), ("user", None), ("assistant", None), ("user", None)]
 
 
 def test_sampling_beyond_openais(server: Server) -> None:
