@@ -127,8 +127,10 @@ class Tokenizer:
         block until the limit is exceeded. ContextOverflowError then gives a lower bound of its tokens. A text
         slightly above the limit is returned.
         """
-        if self.longest_token is not None and len(text) > self.longest_token * most:
-            raise ContextOverflowError(len(text) // self.longest_token, most, at_least=True)
+        # A text of fewer characters fits in any case, and a large vocabulary takes seconds to look through.
+        longest = self.longest_token if len(text) > most else None
+        if longest is not None and len(text) > longest * most:
+            raise ContextOverflowError(len(text) // longest, most, at_least=True)
         if len(text) > _BLOCK:
             found = 0
             for start in range(0, len(text), _BLOCK):
