@@ -127,7 +127,7 @@ class Tokenizer:
         block until the limit is exceeded. ContextOverflowError then gives a lower bound of its tokens. A text
         slightly above the limit is returned.
         """
-        # A text of fewer characters fits in any case, and a large vocabulary takes seconds to look through.
+        # Each token stands for a byte or more: fewer characters are not refused, whatever the vocabulary has.
         longest = self.longest_token if len(text) > most else None
         if longest is not None and len(text) > longest * most:
             raise ContextOverflowError(len(text) // longest, most, at_least=True)
@@ -180,8 +180,8 @@ class Tokenizer:
 
 def _growth(raw: tokenizers.Tokenizer) -> int | None:
     """The most bytes of a text for each byte that its tokens encode; None if some bytes may disappear."""
-    model = json.loads(raw.model.__getstate__()) if isinstance(raw.model, tokenizers.models.BPE) else None
-    if model is None or (model.get("fuse_unk") and not model.get("byte_fallback")):
+    model = raw.model
+    if not isinstance(model, tokenizers.models.BPE) or (model.fuse_unk and not model.byte_fallback):
         return None
     growth = 1
     for step in _steps(raw.normalizer, "normalizers"):
