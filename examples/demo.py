@@ -24,7 +24,7 @@ from rich.table import Table
 from time_chart import Curve, bars, svg
 
 from h2o_runtime import Generator
-from h2o_runtime.policies.prefill import PREFILL, Full, PrefillPolicy, Query
+from h2o_runtime.policies.prefill import Full, PrefillPolicy, Query
 from h2o_runtime.text import Tokenizer
 
 TEXT = Path(__file__).parent / "tiny-llama" / "heldout.txt"
@@ -128,7 +128,6 @@ def main() -> None:
     contestants = [
         Contestant("full attention", Full()),
         Contestant("sparse prefill", Query()),
-        Contestant("--prefill fast", PREFILL.read("fast")),
     ]
     with Generator.load(given.bundle, context=max(lengths) + FOLLOWING) as generator:
         generator.prefill(questions[0].prompt)  # the first run takes memory, and does not count
@@ -146,10 +145,10 @@ def main() -> None:
     )
     console.print(bars(curves))
     console.print(table(contestants, longest))
-    full, sparse, fast = (one.median(longest) for one in contestants)
+    full, sparse = (one.median(longest) for one in contestants)
     console.print(
-        f"At {longest:,} tokens sparse prefill is {full / sparse:.1f} times as fast as full attention, with "
-        f"--prefill fast {full / fast:.1f} times. The document says {VALUE}.",
+        f"At {longest:,} tokens sparse prefill is {full / sparse:.1f} times as fast as full attention. The document "
+        f"says {VALUE}.",
         soft_wrap=True,
     )
     if given.picture is not None:

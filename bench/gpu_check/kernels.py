@@ -157,16 +157,17 @@ def prefill(layer: Layer) -> Calls:
 
 
 def choosing(layer: Layer, q: Any, o: Any) -> Calls:
-    """The last logical batch under the default rule: candidates, memory sets, attention to these."""
+    """The last logical batch under the default rule, in the first half of the layers: candidates, memory sets,
+    attention to these."""
     first, tile = layer.n - RULE.batch_size, RULE.tile_rows
     (group,) = RULE.groups(0, 0, Span(first, layer.n), KV_HEADS)
     begins = np.array([one.start for one in group.tiles], np.int64)
     past = layer.put(begins // RULE.chunk_size * RULE.chunk_size)
     candidates = layer.device.zeros((len(begins), KV_HEADS, group.narrowed), np.int32)
     sets = layer.device.zeros((len(begins), group.sets.heads, group.sets.memory), np.int32)
-    tiles = {"q": q[first:], "tile": tile}
-    votes = {"local": RULE.local, "stride": group.stride, "past": past, "candidates": candidates, **tiles}
-    chosen = {"reach": group.stride // 2, "first": layer.put(begins), "memory_next": sets}
+    tiles, stride = {"q": q[first:], "tile": tile}, RULE.stride_in(0, 1)
+    votes = {"local": RULE.local, "stride": stride, "past": past, "candidates": candidates, **tiles}
+    chosen = {"reach": stride // 2, "first": layer.put(begins), "memory_next": sets}
     attention = {"memory": sets, **tiles, **layer.state(o[first:], "_intra")}
     flop = layer.pair * len(group.rows) * group.sets.memory
     return {

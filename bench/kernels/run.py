@@ -45,13 +45,14 @@ def inputs(n: int) -> tuple[Array, Array, Array]:
 
 
 class QueryPhase2:
-    """Phase 2 of the last chunk of a prompt under the default rule: candidates of its tiles, their sets, attention
-    to them."""
+    """Phase 2 of the last chunk of a prompt under the default rule, in the first half of the layers: candidates of
+    its tiles, their sets, attention to them."""
 
     def __init__(self, kernels: Kernels, q: Array, k: Array, v: Array) -> None:
         self.kernels, self.q, self.kv = kernels, q[-CHUNK:], KV(k, v, len(k))
         self.rule, self.past = Query(chunk_size=CHUNK), len(k) - CHUNK
         (self.group,) = self.rule.groups(0, 0, Span(self.past, len(k)), HKV)
+        self.stride = self.rule.stride_in(0, 1)
         tiles = len(self.group.tiles)
         self.candidates = np.empty((tiles, HKV, self.group.narrowed), np.int32)
         self.sets = np.empty((tiles, HKV, self.group.sets.memory), np.int32)
@@ -64,16 +65,15 @@ class QueryPhase2:
         """Of the dot products: two for a key that is attended to, one for a key that is voted for."""
         narrowed, memory = self.group.narrowed, self.group.sets.memory
         blocks = self.past // BLOCK if narrowed else 0  # by means and by variances
-        votes = CHUNK // self.group.stride * (2 * blocks + (narrowed or self.past))
+        votes = CHUNK // self.stride * (2 * blocks + (narrowed or self.past))
         return 2 * D * HQ * (votes + 2 * CHUNK * memory)
 
     def __call__(self) -> None:
-        stride = self.group.stride
         tiles = {"q": self.q, "past": self.past_of, "tile": self.rule.tile_rows, "local": self.rule.local}
-        votes = {**tiles, "stride": stride, "candidates": self.candidates}
+        votes = {**tiles, "stride": self.stride, "candidates": self.candidates}
         if self.group.narrowed:
             self.kernels.run("BlockSelect", self.kv, {**votes, "block_size": BLOCK})
-        choose = {**votes, "reach": stride // 2, "first": self.first_of, "memory_next": self.sets}
+        choose = {**votes, "reach": self.stride // 2, "first": self.first_of, "memory_next": self.sets}
         self.kernels.run("QuerySelect", self.kv, choose)
         state = {"o_intra": self.o, "m_intra": self.m, "l_intra": self.l}
         call = {"q": self.q, "memory": self.sets, "tile": self.rule.tile_rows, **state}

@@ -85,7 +85,7 @@ COMMANDS = {"run": of_run, "serve": of_serve}
 @pytest.mark.parametrize(
     ("flags", "policy"),
     [
-        (["--prefill", "h2o", "-b", "2048"], Query(batch_size=2048, dense_start=4096)),
+        (["--prefill", "h2o", "-b", "2048"], Query(batch_size=2048, dense_start=4096, queries=8)),
         (["--prefill", "dense_start=1"], Query(dense_start=1)),
         (["--prefill", "full"], Full()),
     ],
@@ -104,12 +104,12 @@ def test_the_default_rule_begins_dense_on_a_gpu_by_flags_too(
     assert done.exception.args == (policy,)
 
 
-@pytest.mark.parametrize(("device", "start"), [("cuda", 4096), ("cpu", 0)])
-def test_and_by_a_request(device: str, start: int) -> None:
+@pytest.mark.parametrize(("device", "rule"), [("cuda", Query(dense_start=4096, queries=8)), ("cpu", Query())])
+def test_and_by_a_request(device: str, rule: Query) -> None:
     model: Any = SimpleNamespace(
         generator=SimpleNamespace(spec=SimpleNamespace(device=SimpleNamespace(name=device)))
     )
     builder = RequestBuilder(model, Mock(), Full())
-    assert builder.prefill_policy("h2o") == Query(dense_start=start)
+    assert builder.prefill_policy("h2o") == rule
     assert builder.prefill_policy({"policy": "h2o", "dense_start": 1}) == Query(dense_start=1)
     assert builder.prefill_policy(None) == Full()

@@ -97,7 +97,7 @@ def test_options_are_few() -> None:
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (("--prefill", "help"), ["h2o score=query", "heavy=448", "--prefill fast is h2o", "minference"]),
+        (("--prefill", "help"), ["h2o score=query", "heavy=448", "--prefill guarded is h2o", "minference"]),
         (("--prefill", "help full"), ["batch_size=4096"]),
         (("--decode", "help quest"), ["budget=1024", "heads=query|kv"]),
         (("--cache", "help"), ["paged", "rows=model|float16|int8", "evicting"]),

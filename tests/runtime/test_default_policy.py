@@ -32,8 +32,9 @@ def bundle(shared_folder: Path) -> Path:
 # Policies by device
 
 
-def test_the_default_rule_begins_dense_on_a_gpu() -> None:
-    assert policy_on_device(Query(batch_size=2048), "cuda") == Query(batch_size=2048, dense_start=4096)
+def test_the_default_rule_begins_dense_on_a_gpu_and_has_fewer_votes() -> None:
+    there = Query(batch_size=2048, dense_start=4096, queries=8)
+    assert policy_on_device(Query(batch_size=2048), "cuda") == there
     assert policy_on_device(Query(), "cpu") == Query()
     for own in (Query(heavy=192), Window(), Full()):
         assert policy_on_device(own, "cuda") == own
@@ -41,14 +42,14 @@ def test_the_default_rule_begins_dense_on_a_gpu() -> None:
 
 def test_the_docs_have_the_length() -> None:
     page = (REPO / "docs" / "policies.md").read_text(encoding="utf-8")
-    assert f"the first {query.DENSE_START['cuda']:,} tokens" in page
+    assert f"the first {query.ON_DEVICE['cuda']['dense_start']:,} tokens" in page
 
 
 @pytest.mark.usefixtures("dense_graphs_wait")
 def test_where_none_is_chosen_it_is_that_of_the_device(
     bundle: Path, emulated_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(query, "DENSE_START", {"cuda": 2048})
+    monkeypatch.setattr(query, "ON_DEVICE", {"cuda": {"dense_start": 2048}})
     with Generator.load(bundle, context=CONTEXT, device="cuda") as cuda:
         cuda.prefill(bundles.random_ids(20))
         assert cuda.session.origin.policy == cuda.default_policy == Query(dense_start=2048)

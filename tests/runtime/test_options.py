@@ -30,13 +30,15 @@ def test_defaults_are_those_of_the_design() -> None:
         "heavy": 448,
         "heads": "auto",
         "dense_tail": 128,
-        "tile": 128,
-        "queries": 32,
+        "tile": 64,
+        "queries": 64,
+        "late_queries": 8,
         "candidates": 2560,
         "grow": 4096,
         "dense_start": 0,
         "checks": 2,
         "missed": 1.0,
+        "rule": 1,
     }
     assert Query().memory_at(0) == 512
 
@@ -53,7 +55,7 @@ def test_a_policy_is_a_value() -> None:
 @pytest.mark.parametrize(
     ("values", "field", "says"),
     [
-        ({"policy": "sparse"}, "policy", "one of h2o, full, .*, fast, guarded, but is"),
+        ({"policy": "sparse"}, "policy", "one of h2o, full, .*, guarded, but is"),
         ({"policy": ["h2o"]}, "policy", "one of h2o, full"),
         ({"score": "sum"}, "score", "one of query, colsum, window"),
         ({"heads": "both"}, "heads", "one of auto, kv, query"),

@@ -42,17 +42,17 @@ def test_tiles_follow_the_chunk(chunk: int, most: int, tile: int, count: int) ->
 @pytest.mark.parametrize(
     ("past", "memory", "candidates"),
     [
-        (1, 512, 2560),
-        (2052, 513, 2565),
-        (2055, 513, 2565),  # a quarter is rounded down
-        (3072, 768, 3840),
-        (8192, 1920, 9600),
+        (1, 512, 4096),
+        (2052, 513, 4104),
+        (2055, 513, 4104),  # a quarter is rounded down
+        (3072, 768, 6144),
+        (8192, 1920, 15360),
     ],
 )
 def test_a_memory_that_grows_is_a_quarter_of_the_past(past: int, memory: int, candidates: int) -> None:
     policy = Query(grow=0)
     assert (policy.memory_at(past), policy.candidates_at(past)) == (memory, candidates)
-    assert (policy.memory, policy.most_candidates) == (1920, 9600)
+    assert (policy.memory, policy.most_candidates) == (1920, 15360)
     assert policy.counts(past)["memory_size"] == (
         policy.memory_at((past - 1) // 1024 * 1024) if past > 1024 else 0
     )
@@ -62,12 +62,12 @@ def test_a_memory_that_grows_is_a_quarter_of_the_past(past: int, memory: int, ca
     ("settings", "past", "memory", "candidates"),
     [
         ({}, 4095, 512, 2560),
-        ({}, 4096, 1024, 5120),
-        ({}, 8191, 1280, 6400),
-        ({}, 8192, 1920, 9600),
-        ({}, 1 << 20, 1920, 9600),
-        ({"grow": 1024, "heavy": 192}, 2000, 500, 2560),
-        ({"grow": 0, "heavy": 958}, 4000, 1022, 5110),  # more than it would grow to
+        ({}, 4096, 1024, 8192),
+        ({}, 8191, 1280, 10240),
+        ({}, 8192, 1920, 15360),
+        ({}, 1 << 20, 1920, 15360),
+        ({"grow": 1024, "heavy": 192}, 2000, 500, 4000),
+        ({"grow": 0, "heavy": 958}, 4000, 1022, 8176),  # more than it would grow to
         ({"grow": "never"}, 1 << 20, 512, 2560),
     ],
 )
@@ -79,37 +79,40 @@ def test_a_memory_grows_from_some_past_on(
 
 
 @pytest.mark.parametrize(
-    ("settings", "past", "stride"),
+    ("settings", "strides"),
     [
-        ({}, 4095, 4),
-        ({}, 4096, 8),
-        ({"grow": 0}, 0, 8),
-        ({"grow": "never"}, 1 << 20, 4),
-        ({"queries": 8}, 4096, 32),
-        ({"queries": 1}, 8192, 128),
-        ({"tile": 8}, 8192, 1),
+        ({}, [1, 1, 8, 8]),
+        ({"chunk_size": 1000}, [1, 1, 7, 7]),  # tiles of 63 rows
+        ({"queries": 5, "late_queries": 1}, [12, 12, 64, 64]),
+        ({"tile": 8}, [1, 1, 1, 1]),
     ],
 )
-def test_half_as_many_queries_vote_where_a_memory_grows(
-    settings: dict[str, Any], past: int, stride: int
+def test_more_queries_vote_in_the_first_half_of_the_layers(
+    settings: dict[str, Any], strides: list[int]
 ) -> None:
-    assert Query(**settings).stride_at(past) == stride
+    policy = Query(**settings)
+    assert [policy.stride_in(layer, 4) for layer in range(4)] == strides
+    assert [policy.stride_in(layer, 3) for layer in range(3)] == strides[:3]
 
 
-@pytest.mark.parametrize(("past", "candidates", "stride"), [(1023, 2560, 4), (1024, 3820, 8)])
-def test_votes_and_candidates_follow_the_position_alone(past: int, candidates: int, stride: int) -> None:
+def test_candidates_follow_the_position_alone() -> None:
     """A quarter of these pasts is less than the 764 keys of every memory: none has grown."""
     policy = Query(grow=1024, heavy=700)
-    assert policy.memory_at(past) == 764
-    assert (policy.candidates_at(past), policy.stride_at(past)) == (candidates, stride)
+    assert policy.memory_at(1024) == policy.memory_at(1023) == 764
+    assert [policy.candidates_at(past) for past in (1023, 1024)] == [2560, 8 * 764]
+
+
+def test_another_rule_is_refused() -> None:
+    with pytest.raises(ConfigError, match="rule 2 is not known, only rule 1: leave out rule, or update h2o-edge"):
+        Query(rule=2)
 
 
 @pytest.mark.parametrize(
     ("settings", "past", "candidates"),
     [
         ({}, 3072, 0),
-        ({}, 14336, 0),
-        ({}, 15360, 9600),
+        ({}, 22528, 0),
+        ({}, 23552, 15360),
         ({"candidates": 2048}, 3071, 0),
         ({"candidates": 2048}, 3072, 2048),
         ({"grow": "never"}, 1 << 20, 2560),

@@ -32,9 +32,11 @@ HEADS, KV_HEADS, D = 4, 2, 16
 
 
 class Run:
-    """One layer of random attention under a policy."""
+    """One layer of random attention under a policy, of a model of `layers`."""
 
-    def __init__(self, policy: Query, n: int, seed: int, past: int = 0) -> None:
+    def __init__(
+        self, policy: Query, n: int, seed: int, past: int = 0, layer: int = 0, layers: int = 1
+    ) -> None:
         draw = np.random.default_rng(seed)
         self.policy, self.n, self.past, total = policy, n, past, past + n
         self.q = (3 * draw.standard_normal((n, HEADS, D))).astype(np.float32)
@@ -43,7 +45,7 @@ class Run:
         model = ModelSpec(
             family="llama",
             hidden_size=HEADS * D,
-            layers=1,
+            layers=layers,
             query_heads=HEADS,
             kv_heads=KV_HEADS,
             head_size=D,
@@ -61,7 +63,7 @@ class Run:
         prefix = Prefix.HISTORY if past else Prefix.NONE
         policy.start_prompt(PromptCall(n, past, prefix, np.zeros(past, bool)), self.state)
         self.call = LayerCall(
-            layer=0,
+            layer=layer,
             q=self.q,
             o=self.o,
             k=self.k[past:],
@@ -134,7 +136,7 @@ class Run:
         """That a tile's votes choose its sets [Hs, M] from the `before` rows below its chunk, by the operators'
         references."""
         policy, q = self.policy, self.q[tile.start : tile.stop]
-        stride, candidates = policy.stride_at(before), np.zeros((1, min(KV_HEADS, len(sets)), 0), np.int32)
+        stride, candidates = policy.stride_in(0, 1), np.zeros((1, min(KV_HEADS, len(sets)), 0), np.int32)
         past, first = np.array([before]), self.past + tile.start
         rule: dict[str, Any] = {"scale": D**-0.5, "stride": stride, "local": policy.local}
         if narrowed := policy.narrowed_to(before):

@@ -167,9 +167,8 @@ def test_whole_texts_tell_defaults_too() -> None:
         ("score=window", Query(heavy=192, tile=7, heads="kv"), Window(heavy=192, heads="kv")),
         ("fraction=0.5", VerticalSlash(vertical=9), VerticalSlash(vertical=9, fraction=0.5)),
         # Presets are values, and can be changed as they are named.
-        ("fast", Window(heavy=3), Query(chunk_size=512, heavy=192, grow="never")),
-        ("fast heavy=200 score=query", None, Query(chunk_size=512, heavy=200, grow="never")),
-        ("guarded", None, Query(missed=0.0025)),
+        ("guarded", Window(heavy=3), Query(missed=0.0025)),
+        ("guarded heavy=200 score=query", None, Query(missed=0.0025, heavy=200)),
     ],
 )
 def test_a_text_is_a_value(text: str, base: PrefillPolicy[Any] | None, value: PrefillPolicy[Any]) -> None:
@@ -259,7 +258,7 @@ def test_a_family_stands_for_its_members() -> None:
     )
     assert registry.kinds == (Query, Window, Full)
     assert registry.names == ("h2o", "full")
-    assert registry.presets == {"fast": Query, "guarded": Query}
+    assert registry.presets == {"guarded": Query}
 
 
 def test_a_preset_is_of_its_class_alone() -> None:
@@ -270,7 +269,7 @@ def test_a_preset_is_of_its_class_alone() -> None:
         score: Literal["derived"] = score_rule("derived")  # type: ignore[assignment]
 
     registry: Registry[Any] = Registry(Query, Derived, base=Query, field="score", group="none", name="score")
-    assert registry.presets == {"fast": Query, "guarded": Query}
+    assert registry.presets == {"guarded": Query}
 
 
 def test_a_class_that_is_not_registered_is_changed_and_spelled() -> None:

@@ -64,12 +64,12 @@ PREFILL = Values(
         {"policy": "full"},
         {"chunk_size": 64, "heavy": 16, "local": 8},
         {"quality": "exact"},
-        {"quality": "fast"},
+        {"quality": "guarded"},
         {"score": "window", "chunk_size": 64, "heavy": 16, "local": 8},
         {"policy": "minference"},
         {"policy": "subquadratic"},
     ],
-    [{"chunk_size": 0}, {"heavy": 9999}, {"policy": "none"}, {"quality": "fast", "score": "colsum"}],
+    [{"chunk_size": 0}, {"heavy": 9999}, {"policy": "none"}, {"quality": "guarded", "score": "colsum"}],
 )
 LIMIT = Values([0, 1, 6, 20], [-2])
 SAMPLING = {

@@ -29,7 +29,7 @@ def described(server: Server) -> dict[str, Any]:
 
 def test_every_setting_is_described(server: Server) -> None:
     members = described(server)
-    assert members["policy"] == {"enum": [*PREFILL.names, "fast", "guarded", None]}
+    assert members["policy"] == {"enum": [*PREFILL.names, "guarded", None]}
     for kind in PREFILL.kinds:
         for option in options_of(kind):
             assert {"type": "null"} in members[option.name]["anyOf"]
@@ -46,7 +46,7 @@ def test_every_setting_is_described(server: Server) -> None:
 def test_forms_offer_every_policy_and_preset(server: Server) -> None:
     forms = server.get("/props").json()["prefill_forms"]
     assert [form["text"] for form in forms] == [
-        *("", *(spelled(kind()) for kind in PREFILL.kinds[1:]), "fast", "guarded")
+        *("", *(spelled(kind()) for kind in PREFILL.kinds[1:]), "guarded")
     ]
     assert forms[0]["settings"] == PREFILL.settings_of(Query())
     for form in forms[1:]:
@@ -98,7 +98,7 @@ def test_settings_without_a_name_change_the_servers_own(serve: Serve) -> None:
     assert told("heavy=9") == told({"heavy": 9}) == "h2o score=window local=16 heavy=9 window=8"
     assert told("h2o heavy=9") == told({"policy": "h2o", "heavy": 9}) == "h2o score=query heavy=9"
     assert told("score=query") == "h2o score=query local=16 heavy=16"
-    assert told("fast heavy=9") == "h2o score=query chunk_size=512 heavy=9 grow=never"
+    assert told("guarded heavy=9") == "h2o score=query heavy=9 missed=0.0025"
 
 
 def test_another_policys_setting_is_refused_with_its_policy(server: Server) -> None:

@@ -21,7 +21,7 @@ inline Int8Votes int8_votes(const h2o_cpu* context) {
     if (now == avx2_int16()) return avx2_votes();
 #endif
     (void)context;
-    return {};
+    return nullptr;
 }
 
 // Must be inlined: GCC drops calls of a function that only prefetches.
@@ -91,51 +91,40 @@ struct Int8Keys {
             context->kernels->to_int8(from.key(row), from.kv.dtype, d, out) * from.key_scale(row);
         int32_t sum = 0;
         for (int64_t c = 0; c < d; ++c) sum += out[c];
-        scales[at].excess = 128 * sum;
+        scales[at].excess = kQueryExcess * sum;
     }
 };
 
 // One thread's block of queries.
 struct Int8Block {
-    char* q;        // [d/W][R][W]
+    char* q;        // [d/4][R][4]
     float* scales;  // [R]
     int8_t* row;    // [d]
 
     static Int8Block carve(Carver& carver, int64_t d) {
-        return {carver.take<char>(2 * d * kLanes), carver.take<float>(kLanes), carver.take<int8_t>(d)};
+        return {carver.take<char>(d * kLanes), carver.take<float>(kLanes), carver.take<int8_t>(d)};
     }
 
-    // `pair` is W. 128 is added to each number.
-    void pack(const h2o_cpu* context, const Sweep& votes, int64_t pair, int64_t begin, int64_t used) const {
+    void pack(const h2o_cpu* context, const Sweep& votes, int64_t begin, int64_t used) const {
         const int64_t d = votes.d, bytes = d * element_size(votes.dtype);
         const auto query = [&](int64_t lane) { return votes.q + votes.at(begin + lane) * bytes; };
         for (int64_t lane = 0; lane < used; ++lane) ask_for(query(lane), bytes);
         for (int64_t lane = 0; lane < kLanes; ++lane) {
             if (lane < used) {
-                scales[lane] = votes.scale * context->kernels->to_int8(query(lane), votes.dtype, d, row);
+                scales[lane] = 2 * votes.scale * context->kernels->to_int8(query(lane), votes.dtype, d, row);
             } else {
                 scales[lane] = 0.0f;
                 std::memset(row, 0, static_cast<size_t>(d));
             }
-            if (pair == 2) {
-                put_row<2>(d, lane);
-            } else {
-                put_row<4>(d, lane);
-            }
+            for (int64_t c = 0; c < d; ++c) row[c] = static_cast<int8_t>(((row[c] + 1) >> 1) + kQueryExcess);
+            put_row(d, lane);
         }
     }
 
   private:
-    // Words of kPair numbers of `row`.
-    template <int kPair>
+    // Words of four numbers of `row`.
     void put_row(int64_t d, int64_t lane) const {
-        for (int64_t c = 0; c < d; c += kPair) {
-            uint32_t word = 0;
-            std::memcpy(&word, row + c, kPair);
-            word ^= 0x80808080u;
-            if constexpr (kPair == 2) word = (word & 0xff) | (word & 0xff00) << 8;
-            std::memcpy(q + (c / kPair * kLanes + lane) * 4, &word, 4);
-        }
+        for (int64_t c = 0; c < d; c += 4) std::memcpy(q + c * kLanes + lane * 4, row + c, 4);
     }
 };
 
@@ -145,7 +134,7 @@ inline void vote_int8(const h2o_cpu* context, Sweep votes, const SweepScratch& s
     const Int8Votes by = int8_votes(context);
     if (votes.rows() > kLanes && votes.rows() <= 64) votes.block_rows = 32;  // equal blocks, not 48 and 16
     for (int64_t i = 0; i < votes.blocks(); ++i) {
-        block.pack(context, votes, by.pair, i * votes.block_rows, votes.lanes(i));
+        block.pack(context, votes, i * votes.block_rows, votes.lanes(i));
         float visible[kLanes];
         for (int64_t lane = 0; lane < kLanes; ++lane) {
             const int64_t row = i * votes.block_rows + std::min(lane, votes.lanes(i) - 1);
@@ -167,7 +156,7 @@ inline void vote_int8(const h2o_cpu* context, Sweep votes, const SweepScratch& s
         args.m = scratch.m;
         args.l = scratch.l;
         args.sums = votes.votes;
-        by.run(args);
+        by(args);
     }
 }
 

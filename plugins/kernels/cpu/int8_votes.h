@@ -5,8 +5,11 @@
 
 namespace h2o {
 
-// A key's int8 numbers are multiplied with `scale`. Queries are 128 too large, and `excess` is what that
-// adds.
+// Queries have 7 bits, -63 to 64, and 64 is added to each: as unsigned bytes, two products with bytes of keys
+// fit 16 bits, which is how AVX2 sums them.
+constexpr int kQueryExcess = 64;
+
+// A key's int8 numbers are multiplied with `scale`. `excess` is what the queries' excess adds.
 struct KeyScale {
     float scale;     // a number of the key is the integer times it
     int32_t excess;  // to subtract from a sum of products
@@ -21,7 +24,7 @@ struct VoteArgs {
     const float* visible;      // [R] the first of them, that each query sees
     const int32_t* rows;       // [keys] of k; null: the first ones
     int64_t lanes;             // queries in use
-    const void* q;             // [d/W][R][W] words of W numbers: bytes, or halves of 16 bits
+    const void* q;             // [d/4][R][4] unsigned bytes
     const float* scales;       // [R] of queries, 0 of those not in use
     const int8_t* k;           // [rows][d]
     const KeyScale* k_scales;  // [rows]
@@ -31,11 +34,8 @@ struct VoteArgs {
     float* sums;               // [round_up(voted, P)] votes, added to; behind `voted` they are undefined
 };
 
-// Votes of one instruction set; `run` is null where it has none.
-struct Int8Votes {
-    void (*run)(const VoteArgs& args);
-    int64_t pair;  // W: numbers of a query a word
-};
+// Votes of one instruction set; null where it has none.
+using Int8Votes = void (*)(const VoteArgs& args);
 
 Int8Votes avx2_votes();
 Int8Votes avx512_votes();  // by VNNI

@@ -31,7 +31,7 @@ struct VotingTiles {
 
 // Whether votes are to be sums of int8 products.
 inline bool votes_are_int8(const h2o_cpu* context, const h2o_shape& shape) {
-    return shape.softcap == 0 && int8_votes(context).run != nullptr;
+    return shape.softcap == 0 && int8_votes(context) != nullptr;
 }
 
 // Adds a sweep's votes for the first `voted` of its keys (simd/sample.h) to sums [round_up(voted, P)].

@@ -24,19 +24,19 @@ std::vector<Number> whole_numbers(int64_t count, int from, int to, uint32_t seed
 
 struct Numbers {
     std::vector<int8_t> k;      // [cached][d]
-    std::vector<uint8_t> q;     // [d][R], 128 too large
+    std::vector<uint8_t> q;     // [d/4][R][4], kQueryExcess too large
     std::vector<int32_t> rows;  // [keys] of k
     std::vector<KeyScale> key_scales;
     Floats scales, visible;
 
     explicit Numbers(const Case& one)
         : k(whole_numbers<int8_t>(2 * one.keys * one.d, -127, 127, 1)),
-          q(whole_numbers<uint8_t>(one.d * kLanes, 1, 255, 2)),
+          q(whole_numbers<uint8_t>(one.d * kLanes, 1, 128, 2)),
           rows(whole_numbers<int32_t>(one.keys, 0, static_cast<int>(2 * one.keys) - 1, 3)) {
         for (int64_t row = 0; row < 2 * one.keys; ++row) {
             int32_t sum = 0;
             for (int64_t c = 0; c < one.d; ++c) sum += k[static_cast<size_t>(row * one.d + c)];
-            key_scales.push_back({1e-4f * static_cast<float>(1 + row % 5), 128 * sum});
+            key_scales.push_back({1e-4f * static_cast<float>(1 + row % 5), kQueryExcess * sum});
         }
         for (int64_t lane = 0; lane < kLanes; ++lane) {
             scales.push_back(lane < one.lanes ? 0.5f + 0.01f * static_cast<float>(lane) : 0.0f);
@@ -44,25 +44,10 @@ struct Numbers {
             visible.push_back(static_cast<float>(std::min(last, one.keys)));
         }
     }
-
-    // Queries in words of four bytes, or of two halves of 16 bits.
-    std::vector<uint8_t> words(int64_t pair) const {
-        const auto d = static_cast<int64_t>(q.size()) / kLanes, bytes = 4 / pair;
-        std::vector<uint8_t> made(static_cast<size_t>(d * kLanes * bytes), 0);
-        for (int64_t c = 0; c < d; ++c) {
-            for (int64_t lane = 0; lane < kLanes; ++lane) {
-                const int64_t word = c / pair * kLanes + lane;
-                made[static_cast<size_t>(word * 4 + c % pair * bytes)] =
-                    q[static_cast<size_t>(c * kLanes + lane)];
-            }
-        }
-        return made;
-    }
 };
 
-Floats votes_of(const Case& one, const Int8Votes& by) {
+Floats votes_of(const Case& one, Int8Votes by) {
     const Numbers numbers(one);
-    const std::vector<uint8_t> q = numbers.words(by.pair);
     Floats m(kLanes), l(kLanes), sums(static_cast<size_t>(round_up(one.voted, kPanel)));
     Floats p(static_cast<size_t>(kKeyStep * kLanes));
     VoteArgs args{};
@@ -73,7 +58,7 @@ Floats votes_of(const Case& one, const Int8Votes& by) {
     args.visible = numbers.visible.data();
     args.rows = one.listed ? numbers.rows.data() : nullptr;
     args.lanes = one.lanes;
-    args.q = q.data();
+    args.q = numbers.q.data();
     args.scales = numbers.scales.data();
     args.k = numbers.k.data();
     args.k_scales = numbers.key_scales.data();
@@ -81,7 +66,7 @@ Floats votes_of(const Case& one, const Int8Votes& by) {
     args.m = m.data();
     args.l = l.data();
     args.sums = sums.data();
-    by.run(args);
+    by(args);
     sums.resize(static_cast<size_t>(one.voted));
     return sums;
 }
@@ -104,7 +89,7 @@ std::vector<double> exact_votes(const Case& one) {
             const int64_t row = one.listed ? numbers.rows[static_cast<size_t>(key)] : key;
             int64_t dot = 0;
             for (int64_t c = 0; c < one.d; ++c) {
-                dot += (numbers.q[static_cast<size_t>(c * kLanes + lane)] - 128) *
+                dot += (numbers.q[static_cast<size_t>((c / 4 * kLanes + lane) * 4 + c % 4)] - kQueryExcess) *
                        numbers.k[static_cast<size_t>(row * one.d + c)];
             }
             const double scale = numbers.key_scales[static_cast<size_t>(row)].scale;
@@ -140,21 +125,21 @@ void each_case(Check&& check) {
 
 TEST(Avx2Votes, AreTheFormula) {
     if (!h2o_cpu_supports("avx2", H2O_INT16)) GTEST_SKIP() << "no AVX2 here";
-    EXPECT_EQ(int8_votes(make(1, "avx2", H2O_INT16).get()).run, avx2_votes().run);
-    EXPECT_EQ(int8_votes(make(1, "avx2", H2O_FLOAT32).get()).run, nullptr);
+    EXPECT_EQ(int8_votes(make(1, "avx2", H2O_INT16).get()), avx2_votes());
+    EXPECT_EQ(int8_votes(make(1, "avx2", H2O_FLOAT32).get()), nullptr);
     each_case([](const Case& one) { expect_formula(one, votes_of(one, avx2_votes())); });
 }
 
 TEST(Avx512Votes, AreTheFormula) {
     if (!h2o_cpu_supports("avx512", H2O_BFLOAT16)) GTEST_SKIP() << "no AVX-512 here";
     if (!has_avx512_vnni()) GTEST_SKIP() << "no VNNI here";
-    EXPECT_EQ(int8_votes(make(1, "avx512", H2O_BFLOAT16).get()).run, avx512_votes().run);
+    EXPECT_EQ(int8_votes(make(1, "avx512", H2O_BFLOAT16).get()), avx512_votes());
     each_case([](const Case& one) { expect_formula(one, votes_of(one, avx512_votes())); });
 }
 
 TEST(AmxVotes, AreThoseOfVectors) {
     if (!h2o_cpu_supports("amx", H2O_BFLOAT16)) GTEST_SKIP() << "no AMX here";
-    EXPECT_EQ(int8_votes(make(1, "amx", H2O_BFLOAT16).get()).run, amx_votes().run);
+    EXPECT_EQ(int8_votes(make(1, "amx", H2O_BFLOAT16).get()), amx_votes());
     each_case([](const Case& one) {
         const Floats tiles = votes_of(one, amx_votes()), vectors = votes_of(one, avx512_votes());
         ASSERT_EQ(tiles, vectors) << "d " << one.d << ", " << one.lanes << " queries, " << one.keys

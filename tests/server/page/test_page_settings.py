@@ -27,7 +27,7 @@ def test_only_the_chosen_policys_fields_are_shown(page: Page) -> None:
     page.get_by_text("Chunks of 1,024, memory 512").click()
     whole = [
         *("Attention", "Chunk size", "Local window", "Heavy hitters", "Heads", "Dense tail", "Tile"),
-        *("Queries", "Candidates", "Grow", "Dense start", "Checks", "Missed"),
+        *("Queries", "Late queries", "Candidates", "Grow", "Dense start", "Checks", "Missed", "Rule"),
     ]
     assert labels(page) == whole
     page.get_by_label("Attention").select_option("full")
@@ -39,14 +39,13 @@ def test_only_the_chosen_policys_fields_are_shown(page: Page) -> None:
 
 
 def test_a_preset_can_be_chosen_and_changed(page: Page) -> None:
-    choose(page, policy="fast")
-    page.get_by_text("Chunks of 512, memory 256").wait_for()
-    assert sent(page, lambda: ask(page, "Hello."))["prefill"] == "fast"
+    choose(page, policy="guarded")
+    assert sent(page, lambda: ask(page, "Hello."))["prefill"] == "guarded"
     choose(page, heavy=100)
-    page.get_by_text("Chunks of 512, memory 164").wait_for()
+    page.get_by_text("Chunks of 1,024, memory 164").wait_for()
     page.reload()
-    page.get_by_text("Chunks of 512, memory 164").wait_for()  # it is kept
-    assert sent(page, lambda: ask(page, "Hello."))["prefill"] == "fast heavy=100"
+    page.get_by_text("Chunks of 1,024, memory 164").wait_for()  # it is kept
+    assert sent(page, lambda: ask(page, "Hello."))["prefill"] == "guarded heavy=100"
 
 
 def reload_without_props(page: Page) -> Route:
@@ -59,7 +58,7 @@ def reload_without_props(page: Page) -> Route:
 
 
 def test_a_message_waits_until_the_server_has_said_what_it_does(page: Page) -> None:
-    choose(page, policy="fast")
+    choose(page, policy="guarded")
     held = reload_without_props(page)
     assert page.locator("[name=max_tokens]").input_value() == "24"
     with page.expect_request(CHAT) as request:
@@ -67,7 +66,7 @@ def test_a_message_waits_until_the_server_has_said_what_it_does(page: Page) -> N
         page.locator(".answer[aria-busy=true]").wait_for()
         held.continue_()
     body = request.value.post_data_json
-    assert (body["temperature"], body["max_tokens"], body["prefill"]) == (0, 24, "fast")
+    assert (body["temperature"], body["max_tokens"], body["prefill"]) == (0, 24, "guarded")
     wait_until_answered(page)
 
 

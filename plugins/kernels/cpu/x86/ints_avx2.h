@@ -1,4 +1,4 @@
-// Pairs of 16-bit integers on AVX2.
+// Pairs of 16-bit integers, and fours of bytes, on AVX2.
 #pragma once
 
 namespace {
@@ -16,6 +16,12 @@ struct Ints {
     __attribute__((always_inline)) static void add_products(Vec& sum, Vec a, Vec b) {
         // As an intrinsic, GCC 12 copies every sum.
         asm("vpaddd %1, %0, %0" : "+x"(sum) : "x"(_mm256_madd_epi16(a, b)));
+    }
+
+    // The first bytes are unsigned; of neighbours, two products must fit 16 bits.
+    __attribute__((always_inline)) static void add_bytes(Vec& sum, Vec a, Vec b) {
+        const Vec pairs = _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), _mm256_set1_epi16(1));
+        asm("vpaddd %1, %0, %0" : "+x"(sum) : "x"(pairs));
     }
 
     // Eight words of 16 consecutive numbers, times `factor`.

@@ -79,5 +79,5 @@ void vote_by_tiles(const VoteArgs& args) {
 }  // namespace
 
 h2o::Int8Votes h2o::amx_votes() {
-    return {vote_by_tiles, 4};
+    return vote_by_tiles;
 }

@@ -7,5 +7,5 @@
 // clang-format on
 
 h2o::Int8Votes h2o::avx2_votes() {
-    return {vote<VotePairs>, 2};
+    return vote<VoteBytes>;
 }

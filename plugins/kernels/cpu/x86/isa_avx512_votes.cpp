@@ -7,5 +7,5 @@
 // clang-format on
 
 h2o::Int8Votes h2o::avx512_votes() {
-    return {vote<VoteVectors>, 4};
+    return vote<VoteVectors>;
 }

@@ -23,7 +23,6 @@ from h2o_export.policies.h2o.score_entry import ScoreEntry
 from h2o_export.policies.h2o.steps import partial_state
 from h2o_runtime.attention import AttentionShape, PartialSoftmax
 from h2o_runtime.bundles.manifest import FreeSize, FreeSizes, TensorSpec
-from h2o_runtime.components.options import MOST
 from h2o_runtime.kv import KV
 from h2o_runtime.operators import MEMORY_FUSED_ATTENTION, QUERY_SELECT
 from h2o_runtime.policies.prefill.h2o.scores.query import Query
@@ -33,7 +32,8 @@ _LISTS = ("candidates", "past", "first")  # of QuerySelect
 
 @dataclass(frozen=True)
 class QueryPhase2(AttentionStep):
-    """One tile's step: choose a memory set from the candidates, attend to it, fuse. As behind the longest past."""
+    """One tile's step: choose a memory set from the candidates, attend to it, fuse. As behind the longest past, in
+    the first half of the layers."""
 
     policy: Query
     name: ClassVar[str] = "phase2"
@@ -41,7 +41,7 @@ class QueryPhase2(AttentionStep):
     @property
     def _select(self) -> dict[str, int]:
         policy = self.policy
-        stride = policy.stride_at(MOST)
+        stride = policy.stride_in(0, 1)
         return {
             "tile": policy.tile_rows,
             "stride": stride,

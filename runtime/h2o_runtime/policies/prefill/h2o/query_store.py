@@ -80,7 +80,6 @@ class TileGroup:
     rows       of all tiles
     numbers    place of their numbers in `QueryStore.past_of_tiles` and `first_of_tiles`
     narrowed   candidates of a tile; 0: the past is not narrowed
-    stride     distance between two queries of a tile that vote
     last       the last of them
     """
 
@@ -90,7 +89,6 @@ class TileGroup:
     sets: Sets
     numbers: Span
     narrowed: int
-    stride: int
     last: LastTile
 
 
@@ -143,7 +141,7 @@ class QueryStore(PartialScratch):
         self.groups: dict[
             int, list[TileGroup]
         ] = {}  # of a prompt's batches by first row, the same in every layer
-        self.heads = heads
+        self.heads, self.layers = heads, model.layers
         self._places = np.cumsum((0, *sizes.rooms))  # where each tile's sets begin, in the array of a layer
         self._sets: Tensor = device.zeros((model.layers, int(self._places[-1])), np.int32)
         self._kv_heads = sizes.kv_heads
@@ -181,7 +179,7 @@ class QueryStore(PartialScratch):
     def saved_state(self, tiles: int) -> SavedState:
         """The sets of the first `tiles` tiles."""
         stop = int(self._places[tiles])
-        arrays = {f"sets{layer}": self._sets[layer][:stop] for layer in range(len(self._sets))}
+        arrays = {f"sets{layer}": self._sets[layer][:stop] for layer in range(self.layers)}
         numbers = LastTile.numbers(self.last, "last") | LastTile.numbers(self._before_turn, "before")
         return SavedState(arrays, numbers | {"turn": self._turn})
 
@@ -210,8 +208,7 @@ class QueryStore(PartialScratch):
 
     def host_sets(self, where: Sets) -> NDArray[np.int32]:
         """The sets of all layers, int32 [count, layers, Hs, memory], on the host."""
-        layers = range(len(self._sets))
-        found = [self.device.download(self.sets(layer, where)).copy() for layer in layers]
+        found = [self.device.download(self.sets(layer, where)).copy() for layer in range(self.layers)]
         return np.stack(found, axis=1)
 
     def candidates(self, layer: int, sets: Sets, count: int) -> Tensor:

@@ -22,12 +22,12 @@ from h2o_runtime.policies.prefill.h2o.query_store import (
 from h2o_runtime.policies.prefill.policy import LayerCall, PromptCall
 from h2o_runtime.schedule import Span, spans, tail_start
 
+RULE = 1  # a change of what the defaults choose is another rule
 BLOCK = 32  # keys whose mean and variance stand for them where the past is narrowed to candidates
 NEVER = "never"  # of `grow`
 NARROWED_FROM = 1.5  # times as many rows as candidates
 GROWN_DIVISOR = 4  # a grown memory has 1 / GROWN_DIVISOR of the past's keys
-GROWN_CANDIDATES = 5  # times as many as keys
-GROWN_VOTES = 2  # one of so many of `queries` votes: more keys gain more than more votes
+GROWN_CANDIDATES = 8  # times as many as keys: fewer hide single keys that one query needs
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,16 @@ class QueryTiles(H2O[QueryStore]):
     """The settings of the rule, and the sizes that follow from them and from the position of a chunk."""
 
     tile: int = option(
-        128, "Maximum queries that share a memory set; a chunk is cut into equal tiles.", least=1
+        64, "Maximum queries that share a memory set; a chunk is cut into equal tiles.", least=1
     )
     queries: int = option(
-        32,
-        "Minimum queries of a tile that vote for its memory set, half as many after `grow` tokens; in a smaller "
-        "tile all vote.",
+        64,
+        "Minimum queries of a tile that vote for its memory set in the first half of the layers; in a smaller tile "
+        "all vote.",
         least=1,
+    )
+    late_queries: int = option(
+        8, "The same in the second half, where a missing key affects fewer layers.", least=1
     )
     candidates: int = option(
         2560,
@@ -83,8 +86,19 @@ class QueryTiles(H2O[QueryStore]):
         least=0,
     )
 
+    rule: int = option(
+        RULE,
+        "Number of the rule and its defaults, by which results name it. There is no other yet.",
+        least=1,
+        numeric=False,
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.rule != RULE:
+            raise ConfigError(
+                f"rule {self.rule} is not known, only rule {RULE}: leave out rule, or update h2o-edge", field="rule"
+            )
         if self.missed > 1:
             raise ConfigError(
                 f"missed ({self.missed:g}) must be at most 1, which is all attention", field="missed"
@@ -170,10 +184,10 @@ class QueryTiles(H2O[QueryStore]):
         count = self.candidates_at(past)
         return count if past >= NARROWED_FROM * count else 0
 
-    def stride_at(self, past: int) -> int:
-        """Distance between two queries of a tile that vote, in a chunk after `past` rows."""
-        votes = self.queries // GROWN_VOTES if self.growth_at(past) else self.queries
-        return max(self.tile_rows // max(votes, 1), 1)
+    def stride_in(self, layer: int, layers: int) -> int:
+        """Distance between two queries of a tile that vote, in one of a model's layers."""
+        votes = self.queries if 2 * layer < layers else self.late_queries
+        return max(self.tile_rows // votes, 1)
 
     def tiles_before(self, row: int) -> int:
         """The number of tiles of a prompt's rows before `row`."""
@@ -199,13 +213,12 @@ class QueryTiles(H2O[QueryStore]):
             own = Span(first, first + len(tiles))
             rows = Span(tiles[0].start, tiles[-1].stop)
             last = LastTile(Span(past + tiles[-1].start, past + rows.stop), sets.with_skipped())
-            narrowed, stride = self.narrowed_to(before), self.stride_at(before)
-            return TileGroup(chunks, tiles, rows, sets, own, narrowed, stride, last)
+            return TileGroup(chunks, tiles, rows, sets, own, self.narrowed_to(before), last)
 
-        def kind(one: TileGroup) -> tuple[int, int, int, bool]:
+        def kind(one: TileGroup) -> tuple[int, int, bool]:
             sets = one.sets
             rooms = {self.room(tile, heads) for tile in (sets.first, sets.first + sets.count - 1)}
-            return sets.memory, one.narrowed, one.stride, {sets.size} == rooms
+            return sets.memory, one.narrowed, {sets.size} == rooms
 
         chunks = spans(batch.stop, self.chunk_size, start=batch.start or -begun)
         choosing = [group(one) for one in chunks if self.seen_at(past + one.start) < past + one.start]

@@ -1,7 +1,8 @@
 """The score rule `query`: a sample of the queries that will see a memory set chooses it.
 
 The keys that earlier chunks needed say little about the keys that this chunk needs; its own queries show them. A
-sample of queries is enough. A set for few queries needs fewer keys than a set for many.
+query that does not vote may lose the one key that it needs. In the last layers such a loss hardly matters, so there
+a sample of queries is enough. A set for few queries needs fewer keys than a set for many.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from h2o_runtime.model_spec import ModelSpec
 from h2o_runtime.operators import BLOCK_SELECT, MEMORY_FUSED_ATTENTION, QUERY_SELECT, TILED_MEMORY_ATTENTION
 from h2o_runtime.policies.prefill.h2o.policy import score_rule
 from h2o_runtime.policies.prefill.h2o.query_store import QueryStore, Sets, TileGroup
-from h2o_runtime.policies.prefill.h2o.query_tiles import BLOCK, NEVER, QueryTiles
+from h2o_runtime.policies.prefill.h2o.query_tiles import BLOCK, QueryTiles
 from h2o_runtime.policies.prefill.h2o.seen import Checks, Tile
 from h2o_runtime.policies.prefill.policy import (
     LayerCall,
@@ -39,17 +40,18 @@ TOLD_LAYERS = 4  # without a guard, one in so many layers is compared, only for 
 
 @dataclass(frozen=True)
 class Query(QueryTiles):
-    """Evenly spaced queries of a tile choose its memory set from the whole past.
+    """The queries of a tile choose its memory set from the whole past: all of them in the first half of the layers,
+    evenly spaced ones in the second half.
 
     Chunks do not depend on each other, no key is lost for later chunks, and no scores are stored. So a prompt that
     continues from a cached one needs only the cached keys.
 
-    At least `queries` of a tile's queries vote for candidates with their true probabilities, which also count the
-    query's own chunk: a query that mostly attends there has little to say. They vote for the rows around each
-    candidate too: in repetitive text the queries between two voting queries attend to the next rows. If the past is
-    much longer than `candidates`, voting queries first narrow it to so many candidates: they score blocks of keys
-    by means and variances. Only these stand for the whole past, so the cost that grows with N² is a small share of
-    full attention.
+    Queries vote for candidates with their true probabilities, which also count the query's own chunk: a query that
+    mostly attends there has little to say. Where not all vote, they vote for the rows around each candidate too: in
+    repetitive text the queries between two voting queries attend to the next rows. If the past is much longer than
+    `candidates`, voting queries first narrow it to so many candidates: they score blocks of keys by means and
+    variances. Only these stand for the whole past, so the cost that then grows with N² is a small share of full
+    attention.
 
     A tile's memory set depends on its own queries and on keys before it. So a prompt can continue after any whole
     tile.
@@ -58,7 +60,7 @@ class Query(QueryTiles):
     score_title: ClassVar[str] = "the queries that will see them"
     scores_tail: ClassVar[bool] = False
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
-        {"fast": {"chunk_size": 512, "heavy": 192, "grow": NEVER}, "guarded": {"missed": 0.0025}}
+        {"guarded": {"missed": 0.0025}}
     )
 
     score: Literal["query"] = score_rule("query")
@@ -112,15 +114,15 @@ class Query(QueryTiles):
         q, own = call.q[group.rows.start : group.rows.stop], slice(group.numbers.start, group.numbers.stop)
         past, rows = state.past_of_tiles[own], state.first_of_tiles[own]
         candidates = state.candidates(call.layer, group.sets, group.narrowed)
-        kv = call.kv
+        kv, stride = call.kv, self.stride_in(call.layer, state.layers)
         if group.narrowed:
-            self._narrow(call, group, q, past, candidates)
+            self._narrow(call, stride, q, past, candidates)
         else:
             kv = kv.cut(self.rows_without_lists)
-        self._vote(call, kv, group, q, past, rows, candidates, sets)
+        self._vote(call, kv, stride, q, past, rows, candidates, sets)
         state.last = group.last
 
-    def _narrow(self, call: LayerCall, group: TileGroup, q: Tensor, past: Tensor, candidates: Tensor) -> None:
+    def _narrow(self, call: LayerCall, stride: int, q: Tensor, past: Tensor, candidates: Tensor) -> None:
         """Queries of each tile score blocks of keys; the keys of the best blocks go to `candidates`, int32
         [t, Hl, Mp]. past int64 [t]: the rows before each tile's chunk.
         """
@@ -130,7 +132,7 @@ class Query(QueryTiles):
             q=q,
             past=past,
             tile=self.tile_rows,
-            stride=group.stride,
+            stride=stride,
             block_size=BLOCK,
             local=self.local,
             candidates=candidates,
@@ -140,7 +142,7 @@ class Query(QueryTiles):
         self,
         call: LayerCall,
         kv: KV,
-        group: TileGroup,
+        stride: int,
         q: Tensor,
         past: Tensor,
         first: Tensor,
@@ -159,8 +161,8 @@ class Query(QueryTiles):
             past=past,
             first=first,
             tile=self.tile_rows,
-            stride=group.stride,
-            reach=group.stride // 2,
+            stride=stride,
+            reach=stride // 2,
             local=self.local,
             memory_next=chosen,
         )
@@ -306,9 +308,11 @@ def _stacked(sets: list[NDArray[np.int32]]) -> NDArray[np.int32]:
     )
 
 
-# By `Device.name`: for so many first tokens full attention is faster than choosing keys. On an H200 it took 0.76 to
-# 0.81 of the time for the first 4,096, and longer for the next 4,096: docs/policies.md.
-DENSE_START: Mapping[str, int] = MappingProxyType({"cuda": 4096})
+# Settings of the default rule by `Device.name`. On an H200 full attention is faster than choosing keys for the first
+# 4,096 tokens, and votes take as long as attention to as many keys: docs/policies.md.
+ON_DEVICE: Mapping[str, Mapping[str, int]] = MappingProxyType(
+    {"cuda": MappingProxyType({"dense_start": 4096, "queries": 8})}
+)
 
 
 def policy_on_device(policy: PrefillPolicy[Any], device: str) -> PrefillPolicy[Any]:
@@ -316,7 +320,7 @@ def policy_on_device(policy: PrefillPolicy[Any], device: str) -> PrefillPolicy[A
 
     Settings other than the default rule's hold on every device, and so does a policy that is given from Python.
     """
-    start = DENSE_START.get(device, 0)
-    if not (start and isinstance(policy, Query) and same_arithmetic(policy, Query())):
+    settings = ON_DEVICE.get(device)
+    if not (settings and isinstance(policy, Query) and same_arithmetic(policy, Query())):
         return policy
-    return replace(policy, dense_start=start)
+    return replace(policy, **settings)
