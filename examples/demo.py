@@ -147,8 +147,8 @@ def main() -> None:
     console.print(table(contestants, longest))
     full, sparse = (one.median(longest) for one in contestants)
     console.print(
-        f"At {longest:,} tokens sparse prefill is {full / sparse:.1f} times as fast as full attention. The document "
-        f"says {VALUE}.",
+        f"At {longest:,} tokens sparse prefill is {full / sparse:.1f} times as fast as full attention. The "
+        f"document says {VALUE}.",
         soft_wrap=True,
     )
     if given.picture is not None:

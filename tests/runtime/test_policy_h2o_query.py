@@ -103,7 +103,9 @@ def test_candidates_follow_the_position_alone() -> None:
 
 
 def test_another_rule_is_refused() -> None:
-    with pytest.raises(ConfigError, match="rule 2 is not known, only rule 1: leave out rule, or update h2o-edge"):
+    with pytest.raises(
+        ConfigError, match="rule 2 is not known, only rule 1: leave out rule, or update h2o-edge"
+    ):
         Query(rule=2)
 
 

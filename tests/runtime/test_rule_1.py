@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.reference import choices, operators
-from tests.runtime.test_policy_h2o_seen import D, KV_HEADS, Run
+from tests.runtime.test_policy_h2o_seen import KV_HEADS, D, Run
 
 from h2o_runtime.policies.prefill import Query, policy_on_device
 

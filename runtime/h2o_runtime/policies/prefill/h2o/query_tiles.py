@@ -97,7 +97,8 @@ class QueryTiles(H2O[QueryStore]):
         super().__post_init__()
         if self.rule != RULE:
             raise ConfigError(
-                f"rule {self.rule} is not known, only rule {RULE}: leave out rule, or update h2o-edge", field="rule"
+                f"rule {self.rule} is not known, only rule {RULE}: leave out rule, or update h2o-edge",
+                field="rule",
             )
         if self.missed > 1:
             raise ConfigError(

@@ -59,9 +59,7 @@ class Query(QueryTiles):
 
     score_title: ClassVar[str] = "the queries that will see them"
     scores_tail: ClassVar[bool] = False
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
-        {"guarded": {"missed": 0.0025}}
-    )
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"guarded": {"missed": 0.0025}})
 
     score: Literal["query"] = score_rule("query")
 
@@ -308,9 +306,9 @@ def _stacked(sets: list[NDArray[np.int32]]) -> NDArray[np.int32]:
     )
 
 
-# Settings of the default rule by `Device.name`. On an H200 full attention is faster than choosing keys for the first
-# 4,096 tokens, and votes take as long as attention to as many keys: docs/policies.md.
-ON_DEVICE: Mapping[str, Mapping[str, int]] = MappingProxyType(
+# Settings of the default rule by `Device.name`. On an H200 full attention is faster than choosing keys for the
+# first 4,096 tokens, and a vote takes half as long as attention: docs/policies.md.
+ON_DEVICE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {"cuda": MappingProxyType({"dense_start": 4096, "queries": 8})}
 )
 
