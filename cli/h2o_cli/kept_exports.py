@@ -127,7 +127,9 @@ class KeptExport:
         with suppress(KeyError, TypeError, ValueError):
             manifest: dict[str, Any] = json.loads((bundle / MANIFEST).read_bytes())
             source, model = manifest["checkpoint"]["source"], manifest["model"]
-            weights = (model.get("weights") or {}).get("projections", "float")
+            formats = (model.get("weights") or {}).get("formats") or {"float": {"elements": 1}}
+            whole = sum(one["elements"] for one in formats.values())
+            weights = " ".join(f"{one['elements'] / whole:.0%} {name}" for name, one in formats.items())
             options = f"{model['dtype']}, weights {weights}, h2o-edge {manifest['created_by']['h2o-edge']}"
         size = sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file())
         return cls(bundle.parent.name, source, options, size, bundle.stat().st_mtime)

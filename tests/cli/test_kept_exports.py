@@ -327,3 +327,16 @@ def test_an_export_that_the_system_kills(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(kept_exports, "_COMMAND", "import os; os.kill(os.getpid(), 9)")
     with pytest.raises(BackendError, match=r"its export was killed by signal 9"):
         as_bundle(str(gguf(tmp_path / "model.gguf")))
+
+
+def test_a_list_tells_the_share_of_each_format(tmp_path: Path) -> None:
+    formats = {"int8": {"elements": 3}, "int4+offset": {"elements": 1}}
+    manifest = {
+        "checkpoint": {"source": "model.gguf"},
+        "model": {"dtype": "float32", "weights": {"formats": formats}},
+        "created_by": {"h2o-edge": "9.8"},
+    }
+    for weights, told in ((manifest, "75% int8 25% int4+offset"), ({}, "?")):
+        (tmp_path / "manifest.json").write_text(json.dumps(weights))
+        options = kept_exports.KeptExport.of(tmp_path).options
+        assert options == (f"float32, weights {told}, h2o-edge 9.8" if weights else "?")

@@ -10,6 +10,7 @@ from functools import partial
 import click
 import numpy as np
 
+from h2o_cli.eval.advice import standard_error, worst_runs
 from h2o_cli.eval.contestants import Contestant, Kind
 from h2o_cli.eval.metrics import Sanity, buckets, counted, evenly, judge
 from h2o_cli.eval.needles import ChatFrame, NeedleMaker, answer
@@ -170,7 +171,14 @@ class Measurer:
         )
         value = self._writer(contestant, document.name)
         values = [value(Measure.DECODED, float(reading.nll.mean()))]
+        values.append(value(Measure.DECODED_SECONDS, sum(self._generator.timer.seconds.values())))
         if self._truth is not None and contestant.kind is not Kind.TRUTH:
+            more = reading.nll - self._truth.nll
+            if (error := standard_error(more)) is not None:
+                values.append(value(Measure.DECODED_ERROR, error))
+            for run in worst_runs(more) if contestant.kind is Kind.RULE else ():
+                place = f"{document.name}: {self._tokenizer.decode(following[run].tolist())!r}"
+                values.append(value(Measure.LOST_AT, float(more[run].mean()), place))
             values.append(value(Measure.DECODED_DIVERGENCE, reading.divergence(self._truth)))
             values.append(value(Measure.DECODED_AGREEMENT, reading.agreement(self._truth, 0)))
         return values

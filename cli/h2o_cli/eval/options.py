@@ -25,7 +25,7 @@ from h2o_runtime.bundles.manifest import Manifest
 from h2o_runtime.components.options import Configuration, option
 from h2o_runtime.errors import ConfigError
 from h2o_runtime.loaded_model import DEFAULT_CONTEXT
-from h2o_runtime.policies.prefill import PREFILL, policy_on_device
+from h2o_runtime.policies.prefill import PREFILL, Query, policy_on_device
 from h2o_runtime.text import Tokenizer
 
 DEFAULT_METRICS = ("decode", "perplexity", "recall")
@@ -119,8 +119,8 @@ _RULES = (
     click.option(
         "--baselines",
         type=Names("baseline", lambda: BASELINES.names),
-        default="all",
-        help="Baselines with the same number of keys: all, none, or some of their names.",
+        help="Baselines with the same number of keys: all, none, or some of their names.  [default: none beside "
+        "--text, else all]",
     ),
 )
 
@@ -203,10 +203,15 @@ def make_contestants(
 ) -> tuple[tuple[Contestant, ...], dict[str, Any]]:
     """And arguments of `Generator.load`. Takes its own arguments, and those, out of `flags`. Raises ConfigError."""
     beside = [argument_text(text, "--beside") for text in flags.pop("beside")]
+    baselines = flags.pop("baselines")
+    if baselines is None:
+        baselines = () if flags["texts"] else BASELINES.names
     configured = chosen_prefill(manifest.prefill, flags) or manifest.prefill
     arguments = on_device(load_arguments(flags), manifest, configured)
     configured = policy_on_device(configured, arguments["device"])
-    return contestants(configured, beside, flags.pop("baselines"), length, flags.pop("ablate")), arguments
+    if flags["texts"] and not beside and arguments["device"] == "cpu" and isinstance(configured, Query):
+        beside = [f"missed={Query.presets['guarded']['missed']:g}"] if configured.missed >= 1 else []
+    return contestants(configured, beside, baselines, length, flags.pop("ablate")), arguments
 
 
 def make_extent(manifest: Manifest, flags: dict[str, Any]) -> Extent:

@@ -12,6 +12,7 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Column, Table
 
+from h2o_cli.eval.advice import advice
 from h2o_cli.eval.contestants import Kind
 from h2o_cli.eval.metrics import Sanity
 from h2o_cli.short_names import short_names
@@ -22,7 +23,9 @@ class Measure(str, Enum):
 
     LOSS       mean loss of the tokens that count, in nats
     LOSS_AT    mean loss of tokens from position `place` on
-    DECODED    mean loss of the continuation, and its divergence and agreement
+    DECODED    mean loss of the continuation, its divergence and agreement, the standard error of what it loses,
+               and the seconds that its prompt took
+    LOST_AT    mean increase of the loss of the tokens `place` of the continuation, one of those that lose most
     DIVERGENCE mean KL divergence of predictions from full attention's
     AGREEMENT  share of likeliest tokens that are full attention's
     RECALL     attention mass of the lists over that of the best lists, mean over layers and heads
@@ -37,6 +40,9 @@ class Measure(str, Enum):
     DECODED = "decoded_loss"
     DECODED_DIVERGENCE = "decoded_divergence"
     DECODED_AGREEMENT = "decoded_agreement"
+    DECODED_ERROR = "decoded_error"
+    DECODED_SECONDS = "decoded_seconds"
+    LOST_AT = "lost_at"
     DIVERGENCE = "divergence"
     AGREEMENT = "agreement"
     RECALL = "recall"
@@ -64,7 +70,9 @@ class Value:
 class Summary:
     """None where it was not measured. Increases are of the perplexity, 0.01 being 1 %; means over texts.
 
-    decoded_…    of the continuation; decoded_error is the standard error of the mean over `texts`, None of one
+    decoded_…    of the continuation; decoded_error is the standard error of the mean over `texts`, of one text that
+                 over its tokens; decoded_seconds are those of the prompt before it, mean
+    lost_at      where the continuation loses most, and how many nats a token
     worst        the largest increase of a text
     past_share   of the attention to the past, how much the lists have
     needle       mean share of answers found, of so many `needle_cases`
@@ -78,6 +86,8 @@ class Summary:
     decoded_error: float | None
     decoded_divergence: float | None
     decoded_agreement: float | None
+    decoded_seconds: float | None
+    lost_at: tuple[tuple[str, float], ...]
     perplexity: float | None
     increase: float | None
     worst: float | None
@@ -119,9 +129,13 @@ def _summary(values: list[Value], exact: list[Value]) -> Summary:
         first.settings,
         texts=len({value.text for value in values if value.measure in (Measure.DECODED, Measure.LOSS)}),
         decoded_increase=fmean(decoded) if decoded else None,
-        decoded_error=stdev(decoded) / sqrt(len(decoded)) if len(decoded) > 1 else None,
+        decoded_error=stdev(decoded) / sqrt(len(decoded))
+        if len(decoded) > 1
+        else mean(Measure.DECODED_ERROR),
         decoded_divergence=mean(Measure.DECODED_DIVERGENCE),
         decoded_agreement=mean(Measure.DECODED_AGREEMENT),
+        decoded_seconds=mean(Measure.DECODED_SECONDS),
+        lost_at=tuple((value.place, value.value) for value in values if value.measure is Measure.LOST_AT),
         perplexity=None if loss is None else exp(min(loss, 700.0)),
         increase=fmean(read) if read else None,
         worst=max(read, default=None),
@@ -158,6 +172,7 @@ FIGURES = (
     Figure("continuation", "decoded_increase", "+.2%"),
     Figure("KL", "decoded_divergence", ".4f"),
     Figure("top-1", "decoded_agreement", ".1%"),
+    Figure("prompt, s", "decoded_seconds", ".1f"),
     Figure("perplexity", "perplexity", ",.3f"),
     Figure("in prompt", "increase", "+.2%"),
     Figure("worst text", "worst", "+.2%"),
@@ -184,4 +199,10 @@ def comparison(name: str, reading: str, sanity: Sanity, rows: Sequence[Summary])
         for problem in sanity.problems
     ]
     notes = [f"{names[row.contestant]}: {row.settings}" for row in rows if row.settings]
-    return [*map(escape, verdict), escape(reading), table, *map(escape, notes)]
+    lost = [
+        f"{names[row.contestant]} loses {nats:.2f} nats a token at {place}"
+        for row in rows
+        for place, nats in row.lost_at
+    ]
+    told = [] if sanity.problems else [line for line in (advice(rows),) if line]
+    return [*map(escape, verdict), escape(reading), table, *map(escape, (*notes, *lost, *told))]
