@@ -196,7 +196,7 @@ def main(
 
 def _small() -> PrefillPolicy[Any]:
     """The default policy with sizes of which a prompt has several."""
-    return Query(chunk_size=256, batch_size=1024, local=64, heavy=64, tile=64, queries=16, grow=512)
+    return Query(chunk_size=256, batch_size=1024, local=64, heavy=64, queries=16, grow=512)
 
 
 def _run(

@@ -104,7 +104,7 @@ def test_two_providers_are_compared_with_each_other(compare_here: Callable[..., 
         ("onnxruntime+native", "transformers")
     ]
     assert _of(document, "pipeline")[1]["graph"] == (
-        "h2o score=query batch_size=128 chunk_size=128 local=32 heavy=32 heads=query tile=64 queries=16 grow=512"
+        "h2o score=query batch_size=128 chunk_size=128 local=32 heavy=32 heads=query queries=16 grow=512"
     )
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from h2o_cli.eval.advice import advice, standard_error, worst_runs
+from h2o_cli.eval.advice import advice
 from h2o_cli.eval.contestants import Kind
+from h2o_cli.eval.metrics import standard_error, worst_runs
 from h2o_cli.eval.results import Summary
 
 NOTHING: dict[str, Any] = {one.name: None for one in fields(Summary)}

@@ -83,7 +83,7 @@ def test_a_tile_that_chooses_its_memory_has_a_profile(shared_folder: Path) -> No
     bundle = Bundle.open(bundles.named(shared_folder, "llama-g2-d64-llama3")[1])
     selection = select_engines(bundle, BuildOptions("tensorrt", max_context=8192))
     (phase2,) = profiles(selection, "phase2")
-    assert sizes(phase2, "q") == ((1, 4, 64), (128, 4, 64), (128, 4, 64))
+    assert sizes(phase2, "q") == ((1, 4, 64), (64, 4, 64), (64, 4, 64))
     assert sizes(phase2, "candidates") == ((1, 2, 1), (1, 2, 8192), (1, 2, 8192))
     assert phase2.values["past"].max[0] <= 8192
 

@@ -59,7 +59,7 @@ def test_it_is_compared_with_another_provider(unknown: None, shared_folder: Path
     flags = ("--stage", "attention", "--stage", "pipeline", "-n", 150, "--against", "functions")
     document = compare(bundle, *flags, "-ub", 48, "-b", 96, "--h2o-local", 8, "--h2o-heavy", 12)
     rows = [(row["stage"], row["graph"], row["reference"]) for row in document["rows"]]
-    policy = "h2o score=query batch_size=96 chunk_size=48 local=8 heavy=12 tile=64 queries=16 grow=512"
+    policy = "h2o score=query batch_size=96 chunk_size=48 local=8 heavy=12 queries=16 grow=512"
     assert rows == [
         ("attention", "decode", "float64"),
         ("attention", "decode", "float64"),

@@ -159,8 +159,9 @@ def provider_of(
     return provider
 
 
-def whole(x: Array) -> Array:
-    """Whole numbers that bfloat16 has, and int8 where the largest of a row becomes 127; not numbers stay."""
-    numbers = np.clip(np.round(40 * x), -127, 127).astype(np.float32)
-    numbers[..., 0] = np.where(np.isnan(x[..., 0]), np.nan, 127)
+def whole(x: Array, most: int = 127) -> Array:
+    """Whole numbers that bfloat16 has, and int8 where the largest of a row becomes 127, 7 bits where `most` is 63;
+    not numbers stay."""
+    numbers = np.clip(np.round(40 * x), -most, most).astype(np.float32)
+    numbers[..., 0] = np.where(np.isnan(x[..., 0]), np.nan, most)
     return numbers

@@ -83,7 +83,7 @@ def test_votes(isa: str | None, listed: int) -> None:
     call = Call(
         n=200, before=700, tile=64, stride=2, tiles=2, reach=1, local=20, heavy=80, listed=listed, d=64
     )
-    call.q, call.k, call.scale = whole(call.q), whole(call.k), call.scale / 40**2
+    call.q, call.k, call.scale = whole(call.q, 63), whole(call.k), call.scale / 40**2
     # Scaled queries are rounded, but where votes are int8 products: there the exponential is a short one.
     call.check(call.run(NativeCpuProvider(2, isa, "bfloat16")), rtol=2**-8 if isa == "scalar" else 3e-4)
 
@@ -97,7 +97,7 @@ def test_candidates(isa: str | None) -> None:
         for precision in ("float32", "bfloat16")  # type: ignore[arg-type]
     ]
     assert all((np.diff(one) > 0).all() for one in lists[1])
-    assert np.mean([len(np.intersect1d(*two)) / 320 for two in zip(*lists, strict=True)]) > 0.97
+    assert np.mean([len(np.intersect1d(*two)) / 320 for two in zip(*lists, strict=True)]) > 0.96
 
 
 @pytest.mark.parametrize("cache", ["float16", "int8"])

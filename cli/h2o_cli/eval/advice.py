@@ -1,41 +1,13 @@
-"""What a comparison says about one text: how sure it is, where most is lost, and which setting to use."""
+"""Which setting a comparison advises."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from math import sqrt
-from statistics import stdev
-from typing import TYPE_CHECKING
-
-import numpy as np
+from collections.abc import Sequence
 
 from h2o_cli.eval.contestants import Kind
-from h2o_cli.eval.metrics import Float64
+from h2o_cli.eval.results import Summary
 
-if TYPE_CHECKING:
-    from h2o_cli.eval.results import Summary
-
-RUN = 16  # tokens that are judged together, because losses of neighbours depend on each other
-WORST = 3  # runs that are shown
 ALLOWED = 0.005  # KL divergence, in nats, and increase of the perplexity of a rule that is advised
-
-
-def standard_error(more: Float64) -> float | None:
-    """Of the mean of losses' differences [N], from means of runs; None of less than two runs."""
-    means = [float(run.mean()) for run in _runs(more)]
-    return stdev(means) / sqrt(len(means)) if len(means) > 1 else None
-
-
-def worst_runs(more: Float64) -> list[slice]:
-    """The runs of tokens whose losses rise most, among those whose losses rise."""
-    sums = np.array([run.sum() for run in _runs(more)])
-    order = sums.argsort()[::-1][:WORST]
-    return [slice(RUN * i, RUN * (i + 1)) for i in order.tolist() if sums[i] > 0]
-
-
-def _runs(more: Float64) -> Iterator[Float64]:
-    for start in range(0, len(more) - RUN + 1, RUN):
-        yield more[start : start + RUN]
 
 
 def advice(rows: Sequence[Summary]) -> str | None:

@@ -14,6 +14,7 @@ from rich.markup import escape
 from h2o_cli import usage
 from h2o_cli.bundle_argument import as_bundle
 from h2o_cli.common import print_json, show, start_logging
+from h2o_cli.eval.advice import advice
 from h2o_cli.eval.contestants import Contestant, Kind
 from h2o_cli.eval.measuring import Extent, Measurer
 from h2o_cli.eval.metrics import Sanity
@@ -76,6 +77,8 @@ def main(
         )
     else:
         show(*comparison(folder.name, extent.in_words(documents), sanity, summaries))
+        if not sanity.problems and (advised := advice(summaries)):
+            show(escape(advised))
         show(*(escape(f"{pictures}: {', '.join(drawn)}") for _ in drawn[:1]))
     if tolerance is not None:
         _judge(summaries, sanity, tolerance)

@@ -10,9 +10,8 @@ from functools import partial
 import click
 import numpy as np
 
-from h2o_cli.eval.advice import standard_error, worst_runs
 from h2o_cli.eval.contestants import Contestant, Kind
-from h2o_cli.eval.metrics import Sanity, buckets, counted, evenly, judge
+from h2o_cli.eval.metrics import Sanity, buckets, counted, evenly, judge, standard_error, worst_runs
 from h2o_cli.eval.needles import ChatFrame, NeedleMaker, answer
 from h2o_cli.eval.readings import Reading, read, read_on
 from h2o_cli.eval.recall import Recall, measure_recall

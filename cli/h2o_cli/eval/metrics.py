@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ Float64 = NDArray[np.float64]
 NEAR = 0.9  # of the loss of a predictor that knows nothing
 UNIFORM = 0.98  # of the entropy of a uniform predictor
 REPEATED = 2.0  # perplexity by counting alone, of a text of a few tokens again and again; prose has hundreds
+RUN = 16  # tokens that are judged together, because losses of neighbours depend on each other
+WORST = 3  # runs that are shown
 
 
 def losses(logits: NDArray[np.float32], tokens: NDArray[np.int64]) -> Float64:
@@ -58,6 +61,24 @@ def buckets(nll: NDArray[Any], width: int) -> Iterator[tuple[Span, NDArray[Any]]
         losses = nll[max(positions.start - 1, 0) : positions.stop - 1]
         if len(losses):
             yield positions, losses
+
+
+def standard_error(more: Float64) -> float | None:
+    """Of the mean of losses' differences [N], from means of runs; None of less than two runs."""
+    means = [float(run.mean()) for run in _runs(more)]
+    return statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 1 else None
+
+
+def worst_runs(more: Float64) -> list[slice]:
+    """The runs of tokens whose losses rise most, among those whose losses rise."""
+    sums = np.array([run.sum() for run in _runs(more)])
+    order = sums.argsort()[::-1][:WORST]
+    return [slice(RUN * i, RUN * (i + 1)) for i in order.tolist() if sums[i] > 0]
+
+
+def _runs(more: Float64) -> Iterator[Float64]:
+    for start in range(0, len(more) - RUN + 1, RUN):
+        yield more[start : start + RUN]
 
 
 def evenly(first: int, stop: int, limit: int) -> NDArray[np.int64]:

@@ -12,7 +12,6 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Column, Table
 
-from h2o_cli.eval.advice import advice
 from h2o_cli.eval.contestants import Kind
 from h2o_cli.eval.metrics import Sanity
 from h2o_cli.short_names import short_names
@@ -204,5 +203,4 @@ def comparison(name: str, reading: str, sanity: Sanity, rows: Sequence[Summary])
         for row in rows
         for place, nats in row.lost_at
     ]
-    told = [] if sanity.problems else [line for line in (advice(rows),) if line]
-    return [*map(escape, verdict), escape(reading), table, *map(escape, (*notes, *lost, *told))]
+    return [*map(escape, verdict), escape(reading), table, *map(escape, (*notes, *lost))]

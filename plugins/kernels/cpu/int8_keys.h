@@ -111,19 +111,23 @@ struct Int8Block {
         for (int64_t lane = 0; lane < used; ++lane) ask_for(query(lane), bytes);
         for (int64_t lane = 0; lane < kLanes; ++lane) {
             if (lane < used) {
-                scales[lane] = 2 * votes.scale * context->kernels->to_int8(query(lane), votes.dtype, d, row);
+                const float scale = context->kernels->to_int8(query(lane), votes.dtype, d, row);
+                scales[lane] = votes.scale * scale * 127 / kQueryMost;
             } else {
                 scales[lane] = 0.0f;
                 std::memset(row, 0, static_cast<size_t>(d));
             }
-            for (int64_t c = 0; c < d; ++c) row[c] = static_cast<int8_t>(((row[c] + 1) >> 1) + kQueryExcess);
             put_row(d, lane);
         }
     }
 
   private:
-    // Words of four numbers of `row`.
+    // Words of four numbers of `row`, rounded to 7 bits.
     void put_row(int64_t d, int64_t lane) const {
+        for (int64_t c = 0; c < d; ++c) {
+            const int product = row[c] * kQueryMost, half = product < 0 ? -63 : 63;  // of 127
+            row[c] = static_cast<int8_t>((product + half) / 127 + kQueryExcess);
+        }
         for (int64_t c = 0; c < d; c += 4) std::memcpy(q + c * kLanes + lane * 4, row + c, 4);
     }
 };

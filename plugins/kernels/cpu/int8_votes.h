@@ -5,9 +5,9 @@
 
 namespace h2o {
 
-// Queries have 7 bits, -63 to 64, and 64 is added to each: as unsigned bytes, two products with bytes of keys
-// fit 16 bits, which is how AVX2 sums them.
-constexpr int kQueryExcess = 64;
+// Queries have 7 bits, and an excess is added to each: as unsigned bytes, two products with bytes of keys fit
+// 16 bits, which is how AVX2 sums them.
+constexpr int kQueryMost = 63, kQueryExcess = 64;
 
 // A key's int8 numbers are multiplied with `scale`. `excess` is what the queries' excess adds.
 struct KeyScale {

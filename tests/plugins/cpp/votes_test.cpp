@@ -31,7 +31,7 @@ struct Numbers {
 
     explicit Numbers(const Case& one)
         : k(whole_numbers<int8_t>(2 * one.keys * one.d, -127, 127, 1)),
-          q(whole_numbers<uint8_t>(one.d * kLanes, 1, 128, 2)),
+          q(whole_numbers<uint8_t>(one.d * kLanes, 1, 127, 2)),
           rows(whole_numbers<int32_t>(one.keys, 0, static_cast<int>(2 * one.keys) - 1, 3)) {
         for (int64_t row = 0; row < 2 * one.keys; ++row) {
             int32_t sum = 0;

@@ -27,7 +27,7 @@ def test_only_the_chosen_policys_fields_are_shown(page: Page) -> None:
     page.get_by_text("Chunks of 1,024, memory 512").click()
     whole = [
         *("Attention", "Chunk size", "Local window", "Heavy hitters", "Heads", "Dense tail", "Tile"),
-        *("Queries", "Late queries", "Candidates", "Grow", "Dense start", "Checks", "Missed", "Rule"),
+        *("Queries", "Late queries", "Candidates", "Grow", "Dense start", "Checks", "Missed"),
     ]
     assert labels(page) == whole
     page.get_by_label("Attention").select_option("full")
