@@ -119,8 +119,7 @@ _RULES = (
     click.option(
         "--baselines",
         type=Names("baseline", lambda: BASELINES.names),
-        help="Baselines with the same number of keys: all, none, or some of their names.  [default: none beside "
-        "--text, else all]",
+        help="Baselines with as many keys: all, none, or some names.  [default: all, none with --text]",
     ),
 )
 
