@@ -68,8 +68,8 @@ struct ListedRows {
 };
 
 // The same in shared memory, if the rows are not more than kNear: ranking reads several neighbours of each,
-// one after the other. Gaps are bytes; those of kFar and more are alike. The default rule has lists of up to
-// 9,600 rows. kNear of them take 48 KB: more would need an opt-in.
+// one after the other. Gaps are bytes; those of kFar and more are alike. kNear of them
+// take 48 KB: more would need an opt-in. Rule 1 has lists of 15,360 rows, which stay in global memory.
 constexpr int kNear = 9728;
 constexpr unsigned kFar = 255;
 

@@ -85,7 +85,6 @@ class QueryTiles(H2O[QueryStore]):
         "guard off.",
         least=0,
     )
-
     rule: int = option(
         RULE,
         "Number of the rule and its defaults, by which results name it. There is no other yet.",

@@ -1,4 +1,4 @@
-"""The score rule `query`: a sample of the queries that will see a memory set chooses it.
+"""The score rule `query`: the queries that will see a memory set choose it.
 
 The keys that earlier chunks needed say little about the keys that this chunk needs; its own queries show them. A
 query that does not vote may lose the one key that it needs. In the last layers such a loss hardly matters, so there
@@ -307,7 +307,7 @@ def _stacked(sets: list[NDArray[np.int32]]) -> NDArray[np.int32]:
 
 
 # Settings of the default rule by `Device.name`. On an H200 full attention is faster than choosing keys for the
-# first 4,096 tokens, and a vote takes half as long as attention: docs/policies.md.
+# first 4,096 tokens. By its rates a vote for a key takes nearly as long as attention to it: docs/policies.md.
 ON_DEVICE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {"cuda": MappingProxyType({"dense_start": 4096, "queries": 8})}
 )
